@@ -24,7 +24,7 @@ static mt_tensor *input_of(const counting *c, mt_module *part, bool first)
 
 static bool count_part(const counting *c, int64_t nth)
 {
-    mt_parallel h = mti_without_zero(&c->shard->parallel);
+    mt_parallel h = c->shard->parallel;
     mt_model_config config = c->shard->whole;
     uint64_t seed;
     config.vocab = c->shard->vocab;

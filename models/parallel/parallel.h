@@ -3,6 +3,7 @@
 #ifndef MTI_PARALLEL_H
 #define MTI_PARALLEL_H
 
+#include "memtape/host_copy.h"
 #include "memtape/models/group.h"
 #include "memtape/models/lora.h"
 #include "memtape/models/parallel.h"
@@ -110,8 +111,6 @@ extern const mti_choice mti_reduce_times, mti_bucket_forms;
 
 /* parallel with every "0: ..." filled in. */
 mt_parallel mti_filled_in(const mt_parallel *parallel);
-/* The same ranks, among which nothing is cut. */
-mt_parallel mti_without_zero(const mt_parallel *parallel);
 /* *s: this rank's shard of the part; checks parallel and config. */
 bool mti_model_shard_make(mti_model_shard *s, const mt_model_config *config,
                           const mt_parallel *parallel, int64_t part);
@@ -165,17 +164,22 @@ bool mti_shard_draws(mt_module *m, const mt_parallel *parallel);
 typedef struct mti_units mti_units;
 typedef struct mti_unit mti_unit;
 
-/* The matrix of which a rank has a shard; a vector has one column, and experts' matrices stand one
- * below the other. */
-typedef struct mti_matrix {
-    const mt_tensor *shard;
-    int64_t rows, cols;
-} mti_matrix;
-mti_matrix mti_matrix_of(const mt_tensor *whole);
+/* A parameter of which each rank of a group has a shard, elements that lie side by side in the
+ * whole (mti_shard_of). A matrix's shard is a matrix of one row. */
+typedef struct mti_sharded {
+    mt_tensor *shard; /* this rank's */
+    mt_layout whole;
+    mt_group group;
+} mti_sharded;
+static inline int64_t mti_layout_count(const mt_layout *layout)
+{
+    int64_t n = 1;
+    for (int d = 0; d < layout->rank; d++) n *= layout->shape[d];
+    return n;
+}
 
-/* Replaces each parameter under m by this rank's shard, one of as many as the group has ranks, made
- * on `device`, with zeros; the module runs with the whole, as its unit gathers it. A matrix's shard
- * is a matrix of one row. */
+/* Replaces each parameter under m by this rank's shard, made on `device`, with zeros; the module
+ * runs with the whole, as its unit gathers it. */
 typedef struct mti_sharder {
     mt_device *device;
     mt_group group, experts; /* the latter of those that ranks divide */
@@ -185,7 +189,6 @@ typedef struct mti_sharder {
     bool by_block;           /* a block is a unit, not each of its modules; its divided experts are
                               * one of their own */
     bool group_ends;         /* MT_FSDP_GROUP_ENDS */
-    MTI_VEC(mti_matrix) wholes; /* of all shards; mti_free its `at` */
     mti_units *units;
     mti_unit *unit;         /* around m; NULL: each module is its own, or in `end` */
     mti_unit *divided_unit; /* of the divided experts around m; NULL: each module is its own */
@@ -213,15 +216,16 @@ typedef enum mti_unit_kind {
     MTI_UNIT_EXPERTS, /* as a block, in the last one that was added: another group has the shards */
     MTI_UNIT_ROOT     /* each before the forward; they stay until backward has their gradients */
 } mti_unit_kind;
-/* Gives a module's unit other ranks than the units'. */
-void mti_unit_set_group(mti_unit *unit, const mt_group *group);
 /* Adds unit m, whose parameters are those of mti_unit_add; blocks in the model's order. It lives as
  * long as m, every pass, and what retains it. NULL on failure. */
 mti_unit *mti_units_add(mti_units *units, mti_unit_kind kind, mt_module *m);
 mti_unit *mti_unit_retain(mti_unit *unit);
 void mti_unit_release(mti_unit *unit);
-/* is_product: autocast multiplies by it. -> its number; -1 on failure. */
-int mti_unit_add(mti_unit *unit, mt_tensor *shard, const mt_tensor *whole, bool is_product);
+/* All of a unit's have the same group. is_product: autocast multiplies by it. -> its number; -1 on
+ * failure. */
+int mti_unit_add(mti_unit *unit, const mti_sharded *param, bool is_product);
+/* The parameter with this shard; NULL: there is none, or there are no units. */
+const mti_sharded *mti_units_find(const mti_units *units, const mt_tensor *shard);
 
 /* A module of a unit of several: its first, which begins the unit's forward, and the last. */
 void mti_unit_set_closing(mti_unit *unit, const void *module);
@@ -273,8 +277,8 @@ const char *mti_plain_path(char plain[MTI_PLAIN_PATH], const char *path);
 
 /* Gives m, a rank's part, its shard of the weights that the whole model would draw from the
  * generator's state (seed, offset), mt_lora_add what it draws after them, and leaves the generator
- * as these would. sharder: of its shards; NULL: it has none. lora: its adapters; NULL: none. */
-bool mti_rank_draw(mt_module *m, const mti_model_shard *shard, const mti_sharder *sharder,
+ * as these would. units: of its shards; NULL: it has none. lora: its adapters; NULL: none. */
+bool mti_rank_draw(mt_module *m, const mti_model_shard *shard, const mti_units *units,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset);
 /* A weight in 4 bits becomes that of a linear with the weight `dense`, on any device. */
 bool mti_set_codes(mt_tensor *codes, mt_tensor *dense, const mt_lora_options *lora);
@@ -293,11 +297,11 @@ void mti_whole_close(mti_whole *whole);
  * shares it, whose bias in a bert has another name there. NULL: none. */
 const mt_named_tensor *mti_whole_find(const mti_whole *whole, const char *path);
 
-/* Visits the rank's elements [from, from + n) of a matrix (a vector has one column) run by run; a
+/* Visits elements [from, from + n) of `own`, all that the tensor rank has, run by run; a
  * run's elements lie side by side in the whole, too. fn gets n of them from the ith on; at: where
  * they begin in the whole, or -1: they are padding. */
 typedef bool mti_each_run_fn(void *user, int64_t i, int64_t n, int64_t at);
-bool mti_each_run(const mti_model_shard *shard, const char *path, const mti_matrix *own,
+bool mti_each_run(const mti_model_shard *shard, const char *path, const mt_layout *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user);
 
 /* ---- the schedule (schedule.c) ---- */

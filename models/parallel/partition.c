@@ -46,20 +46,6 @@ mt_parallel mti_filled_in(const mt_parallel *parallel)
     return h;
 }
 
-mt_parallel mti_without_zero(const mt_parallel *parallel)
-{
-    mt_parallel h = *parallel;
-    h.zero = 0;
-    h.buckets = MT_BUCKETS_NONE;
-    h.reduce_bucket = h.sub_group = 0;
-    h.host_shards = false;
-    h.fsdp = 0;
-    h.replicas = h.reduce_inputs = 1;
-    h.reshard = MT_RESHARD_DEFAULT;
-    h.shard_comm = h.replica_comm = h.reshard_comm = h.expert_data_comm = NULL;
-    return h;
-}
-
 static bool check_ranges(const mt_parallel *h)
 {
     return in_range("tensor", h->tensor, 1, MOST_RANKS) &&

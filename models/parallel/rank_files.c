@@ -14,13 +14,12 @@
 
 /* ---- what a rank has ---- */
 
-/* A parameter of this rank, and which elements of its matrix this rank's tensors have. */
+/* A parameter of this rank. */
 typedef struct owned {
     const mti_model_shard *shard;
     const char *path; /* as in the whole model */
-    mt_tensor *t;
-    mti_matrix own;    /* all of the tensor rank's, before ZeRO cuts it */
-    int64_t elements;  /* of that matrix */
+    /* Its whole is what the tensor rank has; where ZeRO cuts states alone, so is its shard. */
+    mti_sharded own;
     char stepped[256]; /* its name in the optimizer */
 } owned;
 
@@ -29,20 +28,20 @@ typedef MTI_VEC(owned) owned_list;
 /* This rank's shard among those with the same shard of the model. */
 static mti_shard_range shard_of(const owned *p)
 {
-    const mt_group same = mti_param_group(&p->shard->parallel, p->path);
-    return mti_shard_of(p->elements, &same);
+    return mti_shard_of(mti_layout_count(&p->own.whole), &p->own.group);
 }
 
 static bool is_cut(const owned *p, bool state)
 {
     const mt_parallel *h = &p->shard->parallel;
-    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3) && !mti_is_buffer(p->t);
+    return mti_shard_group(h).ranks > 1 && h->zero >= (state ? 1 : 3) &&
+           !mti_is_buffer(p->own.shard);
 }
 
 /* What a tensor of this rank, the parameter or state of it, has. */
 static mti_shard_range held(const owned *p, bool state)
 {
-    return is_cut(p, state) ? shard_of(p) : (mti_shard_range){.n = p->elements};
+    return is_cut(p, state) ? shard_of(p) : (mti_shard_range){.n = mti_layout_count(&p->own.whole)};
 }
 
 /* What it writes: of what all ranks with the same shard of the model have each writes a shard, of
@@ -56,20 +55,18 @@ static mti_shard_range written(const owned *p)
     return r;
 }
 
-static bool add_part(owned_list *all, const mt_stage *s, int64_t nth, mt_module *plain)
+static bool add_part(owned_list *all, const mt_stage *s, int64_t nth)
 {
-    const mt_named_tensor *list, *shapes;
-    size_t n, n_shapes;
-    if (mt_module_params(s->parts[nth], &list, &n) != MT_OK ||
-        mt_module_params(plain, &shapes, &n_shapes) != MT_OK)
-        return false;
+    const mt_named_tensor *list;
+    size_t n;
+    if (mt_module_params(s->parts[nth], &list, &n) != MT_OK) return false;
     for (size_t i = 0; i < n; i++) {
-        const mt_tensor *shape = shapes[i].tensor;
-        owned p = {.shard = &s->shards[nth],
-                   .path = list[i].name,
-                   .t = list[i].tensor,
-                   .own = mti_matrix_of(shape),
-                   .elements = mt_numel(shape)};
+        mt_tensor *t = list[i].tensor;
+        const mti_sharded *cut = mti_units_find(s->units ? s->units[nth] : NULL, t);
+        owned p = {.shard = &s->shards[nth], .path = list[i].name};
+        p.own =
+            cut ? *cut
+                : (mti_sharded){t, mt_layout_of(t), mti_param_group(&p.shard->parallel, p.path)};
         if (s->schedule.n_parts > 1)
             snprintf(p.stepped, sizeof p.stepped, "%lld.%.200s", (long long)nth, p.path);
         else
@@ -79,20 +76,11 @@ static bool add_part(owned_list *all, const mt_stage *s, int64_t nth, mt_module 
     return true;
 }
 
-/* All parameters of the rank; their shapes before ZeRO are those of a model without it. */
+/* All parameters of the rank. */
 static bool list_owned(owned_list *all, const mt_stage *s)
 {
-    mt_device *meta = mt_device_open("meta");
-    bool ok = meta != NULL;
-    for (int64_t i = 0; ok && i < s->schedule.n_parts; i++) {
-        const mt_parallel plain = mti_without_zero(&s->shards[i].parallel);
-        mt_model_config config = s->shards[i].whole;
-        config.vocab = s->shards[i].vocab;
-        mt_module *m = mti_rank_new(meta, &config, &plain, i, mti_stage_lora(s), NULL);
-        ok = m && add_part(all, s, i, m);
-        mt_module_free(m);
-    }
-    mt_device_release(meta);
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->schedule.n_parts; i++) ok = add_part(all, s, i);
     return ok;
 }
 
@@ -271,8 +259,9 @@ static bool write_tensor(const save *w, const owned *p, const mt_tensor *t, bool
     if (r.n <= 0) return true;
     char *data = mti_malloc(n_bytes);
     writing v = {w->file, data + first * e, w->begins[nth], e};
-    bool ok = data && mt_to_host(t, data, n_bytes) == MT_OK &&
-              mti_each_run(p->shard, p->path, &p->own, of->tensor, r.from, r.n, write_run, &v);
+    bool ok =
+        data && mt_to_host(t, data, n_bytes) == MT_OK &&
+        mti_each_run(p->shard, p->path, &p->own.whole, of->tensor, r.from, r.n, write_run, &v);
     mti_free(data);
     return ok;
 }
@@ -289,7 +278,7 @@ static bool write_owned(const save *w, const owned *p)
     if (!of) return mti_fail_bool(MT_ERR_INTERNAL, "stage_save: the whole has no %s", p->path);
     if (is_copy(p)) return true; /* the rank with the embedding writes it */
     size_t nth = (size_t)(of - w->whole.list);
-    bool ok = write_tensor(w, p, p->t, false, nth);
+    bool ok = write_tensor(w, p, p->own.shard, false, nth);
     mti_opt_slot *slot = w->optimizer ? mti_optimizer_slot(w->optimizer, p->stepped) : NULL;
     for (int k = 0; ok && slot && slot->step && mti_optimizer_state_name(w->twin, of->name, k); k++)
         ok = write_tensor(w, p, mti_optimizer_state_tensor(w->optimizer, slot, k), true,
@@ -374,7 +363,7 @@ static bool write_adapter(const save *w, const owned *p)
     while (of && nth < w->adapters.n && w->adapters.tensors[nth].tensor != of->tensor) nth++;
     if (!of || nth == w->adapters.n)
         return mti_fail_bool(MT_ERR_INTERNAL, "stage_save_lora: the whole has no %s", p->path);
-    return write_tensor(w, p, p->t, false, nth);
+    return write_tensor(w, p, p->own.shard, false, nth);
 }
 
 static char *plan_adapters(save *w, size_t *n_head)
@@ -432,7 +421,7 @@ static bool read_tensor(const mt_safetensors *f, const char *name, const owned *
     if (!n || !mt_device_has_data(mt_device_of(t))) return true;
     reading v = {f, name, mti_calloc(n, e), e};
     bool ok = v.data &&
-              mti_each_run(p->shard, p->path, &p->own, whole, r.from, r.n, read_run, &v) &&
+              mti_each_run(p->shard, p->path, &p->own.whole, whole, r.from, r.n, read_run, &v) &&
               mt_copy_from_host(t, v.data, n * e) == MT_OK;
     mti_free(v.data);
     return ok;
@@ -464,7 +453,7 @@ static bool read_all(const mt_safetensors *f, const mti_whole *whole, const owne
     for (size_t i = 0; ok && i < all->n; i++) {
         const mt_named_tensor *of = mti_whole_find(whole, all->at[i].path);
         ok =
-            of ? read_tensor(f, of->name, &all->at[i], of->tensor, all->at[i].t, false)
+            of ? read_tensor(f, of->name, &all->at[i], of->tensor, all->at[i].own.shard, false)
                : mti_fail_bool(MT_ERR_INTERNAL, "stage_load: the whole has no %s", all->at[i].path);
     }
     if (o && ok) mt_optimizer_reset(o);
@@ -477,10 +466,10 @@ static bool read_all(const mt_safetensors *f, const mti_whole *whole, const owne
 static bool read_codes(mt_safetensors *f, const mt_named_tensor *of, const owned *p,
                        const mt_lora_options *lora)
 {
-    if (!mt_device_has_data(mt_device_of(p->t))) return true;
+    if (!mt_device_has_data(mt_device_of(p->own.shard))) return true;
     mt_device *separate = mt_device_open("cpu");
     mt_tensor *dense = separate ? mt_safetensors_read(f, of->name, separate) : NULL;
-    bool ok = dense && mti_set_codes(p->t, dense, lora);
+    bool ok = dense && mti_set_codes(p->own.shard, dense, lora);
     mt_release(dense);
     mt_device_release(separate);
     return ok;
@@ -495,8 +484,8 @@ static bool read_weight(mt_safetensors *f, const mti_whole *whole, const owned *
     const mt_named_tensor *of = mti_whole_find(whole, mti_plain_path(plain, p->path));
     if (!of)
         return mti_fail_bool(MT_ERR_INTERNAL, "stage_load_weights: the whole has no %s", p->path);
-    return mt_dtype_is_float(mt_dtype_of(p->t))
-               ? read_tensor(f, of->name, p, of->tensor, p->t, false)
+    return mt_dtype_is_float(mt_dtype_of(p->own.shard))
+               ? read_tensor(f, of->name, p, of->tensor, p->own.shard, false)
                : read_codes(f, of, p, lora);
 }
 

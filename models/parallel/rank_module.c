@@ -483,11 +483,9 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     mt_rng_get(device, &seed, &offset);
     mt_module *m = shards ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);
     if (mt_device_has_data(device) && (shards || shared || h->pipeline > 1 || lora))
-        m = mti_module_complete(
-            m, m && mti_rank_draw(m, &made, shards ? &sharder : NULL, lora, seed, offset));
+        m = mti_module_complete(m, m && mti_rank_draw(m, &made, sharder.units, lora, seed, offset));
     /* Without data, too: a mask that is a part cannot be drawn again alone, so it is kept. */
     if (shared) m = mti_module_complete(m, m && mti_shard_draws(m, &made.parallel));
-    mti_free(sharder.wholes.at);
     if (units && m)
         *units = sharder.units;
     else

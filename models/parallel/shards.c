@@ -72,11 +72,8 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_grou
     mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
     mt_tensor *shard = new_shard(sharder, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                  (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
-    mti_matrix matrix = mti_matrix_of(whole);
-    matrix.shard = shard;
     if (shard && (mt_set_category(shard, MT_PARAMETER) != MT_OK ||
-                  mt_set_requires_grad(shard, mt_requires_grad(whole)) != MT_OK ||
-                  !MTI_PUSH(&sharder->wholes, matrix)))
+                  mt_set_requires_grad(shard, mt_requires_grad(whole)) != MT_OK))
         mt_set(&shard, NULL);
     if (whole == sharder->shared) sharder->shard = shard;
     return shard;
@@ -105,13 +102,12 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
     bool is_product = !strcmp(kind, "linear") || !strcmp(kind, MTI_TIED);
     mt_tensor *whole = mt_module_param(m, name);
     if (whole && mti_is_buffer(whole)) return move_buffer(m, sharder, name);
-    mt_tensor *shard =
-        whole
-            ? shard_of(sharder, whole, is_divided(m, sharder) ? &sharder->experts : &sharder->group)
-            : NULL;
-    if (!shard) return !whole;
-    int i = mti_unit_add(s->unit, shard, whole, is_product);
-    mt_release(mti_module_swap_param(m, name, shard));
+    if (!whole) return true;
+    mti_sharded own = {.whole = mt_layout_of(whole),
+                       .group = is_divided(m, sharder) ? sharder->experts : sharder->group};
+    if (!(own.shard = shard_of(sharder, whole, &own.group))) return false;
+    int i = mti_unit_add(s->unit, &own, is_product);
+    mt_release(mti_module_swap_param(m, name, own.shard));
     s->names[s->n] = name;
     s->in_unit[s->n++] = i;
     return i >= 0;
@@ -126,7 +122,6 @@ static bool shard_module(mt_module *m, mti_sharder *sharder)
     if (opens) sharder->end = mti_units_add(sharder->units, MTI_UNIT_BLOCK, NULL);
     if (at_end) unit = sharder->end;
     if (!unit && !at_end) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
-    if (unit && is_divided(m, sharder)) mti_unit_set_group(unit, &sharder->experts);
     sharded *s = unit ? mti_malloc(sizeof *s) : NULL;
     if (!s) return false;
     *s = (sharded){.unit = mti_unit_retain(unit), .opens = opens};

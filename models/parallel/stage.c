@@ -35,19 +35,21 @@ static mt_module *join(mt_module *const *parts, int64_t n)
 
 /* ---- making ---- */
 
-/* Counts the parameters before ZeRO cuts them, on a separate device. */
-static bool count_params(mti_stage *s, const mt_model_config *config, int64_t part,
-                         const mt_lora_options *lora)
+/* Counts a part's parameters before ZeRO cuts them. */
+static bool count_params(mti_stage *s, int64_t part)
 {
-    const mt_parallel plain = mti_without_zero(&s->shards[part].parallel);
-    mt_device *separate = mt_device_open("meta");
-    mt_module *m = separate ? mti_rank_new(separate, config, &plain, part, lora, NULL) : NULL;
+    const mt_named_tensor *list;
+    size_t n_list;
     uint64_t n;
-    bool ok = m && mt_module_size(m, &n, NULL) == MT_OK;
-    if (ok) s->n_params += n;
-    mt_module_free(m);
-    mt_device_release(separate);
-    return ok;
+    if (mt_module_params(s->parts[part], &list, &n_list) != MT_OK ||
+        mt_module_size(s->parts[part], &n, NULL) != MT_OK)
+        return false;
+    for (size_t i = 0; i < n_list; i++) {
+        const mti_sharded *cut = mti_units_find(s->units[part], list[i].tensor);
+        if (cut) n += (uint64_t)(mti_layout_count(&cut->whole) - mt_numel(cut->shard));
+    }
+    s->n_params += n;
+    return true;
 }
 
 static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *config,
@@ -58,8 +60,8 @@ static bool make_parts(mti_stage *s, mt_device *device, const mt_model_config *c
     for (int64_t i = 0; i < s->schedule.n_parts; i++) {
         if (mt_device_has_data(device)) mt_rng_set(device, seed, offset); /* one process's */
         if (!mti_model_shard_make(&s->shards[i], config, parallel, i) ||
-            !count_params(s, config, i, lora) ||
-            !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora, &s->units[i])))
+            !(s->parts[i] = mti_rank_new(device, config, parallel, i, lora, &s->units[i])) ||
+            !count_params(s, i))
             return false;
         s->layers += s->shards[i].to - s->shards[i].from;
         if (s->shards[i].last) s->layers += s->shards[i].whole.mtp_layers;

@@ -20,8 +20,7 @@
 /* y, flat, perhaps with padding after it, as the parameter that lies in it. y is taken over. */
 static mt_tensor *shaped(mt_tensor *y, const mt_layout *layout)
 {
-    int64_t n = 1;
-    for (int d = 0; d < layout->rank; d++) n *= layout->shape[d];
+    const int64_t n = mti_layout_count(layout);
     if (y && mt_numel(y) > n) mt_set(&y, mt_slice(y, 0, 0, n));
     mt_set(&y, mt_reshape(y, layout->rank, layout->shape));
     return y;
@@ -48,8 +47,8 @@ static mt_tensor *take_gathered(const mti_unit_param *p, const mti_unit *u)
 {
     static const mt_op_hooks hooks = {.before = supply};
     if (mt_push_op_hooks(&hooks, p->whole) != MT_OK) return NULL;
-    mt_tensor *y =
-        gather_flat(mt_retain(p->shard), mt_dtype_of(p->whole), u, (mti_leaf *)p->shard->leaf);
+    mt_tensor *y = gather_flat(mt_retain(p->own.shard), mt_dtype_of(p->whole), u,
+                               (mti_leaf *)p->own.shard->leaf);
     if (mt_pop_op_hooks() != MT_OK) mt_set(&y, NULL);
     return y;
 }
@@ -59,8 +58,9 @@ static mt_tensor *take_gathered(const mti_unit_param *p, const mti_unit *u)
 static mt_tensor *gather_alone(const mti_unit_param *p, const mti_unit *u, mt_dtype products)
 {
     const mt_dtype dtype = mti_unit_type(p, products);
-    const bool casts = p->layout.dtype != mt_dtype_of(p->shard); /* as it is gathered */
-    return gather_flat(casts ? mt_retain(p->shard) : mt_cast(p->shard, dtype), dtype, u, NULL);
+    const bool casts = p->own.whole.dtype != mt_dtype_of(p->own.shard); /* as it is gathered */
+    return gather_flat(casts ? mt_retain(p->own.shard) : mt_cast(p->own.shard, dtype), dtype, u,
+                       NULL);
 }
 
 /* ---- a block's, or its experts' ---- */
@@ -84,9 +84,9 @@ static mti_gathering *begin(mti_unit *u, mt_dtype products, bool behind)
     for (size_t i = 0; shards && i < u->params.n; i++) {
         const mti_unit_param *p = &u->params.at[i];
         const mt_dtype dtype = mti_unit_type(p, products);
-        shards[i] = (mti_shard){p->shard, dtype, false};
+        shards[i] = (mti_shard){p->own.shard, dtype, false};
         if (from_resharded)
-            shards[i] = (mti_shard){p->resharded, dtype, dtype != mt_dtype_of(p->shard)};
+            shards[i] = (mti_shard){p->resharded, dtype, dtype != mt_dtype_of(p->own.shard)};
     }
     u->products = products;
     mti_gathering *g = shards ? mti_shards_begin(all->device, (int)u->params.n, shards,
@@ -127,7 +127,7 @@ static mti_gathering *take_coming(mti_unit *u, mt_dtype products)
 static uint64_t versions_of(const mti_unit *u)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < u->params.n; i++) sum += u->params.at[i].shard->storage->version;
+    for (size_t i = 0; i < u->params.n; i++) sum += u->params.at[i].own.shard->storage->version;
     return sum;
 }
 
@@ -186,7 +186,7 @@ static bool gather_root(mti_unit *u, mt_dtype products)
     bool ok = !mt_grad_mode() || finish(u, begin(u, products, false), true);
     for (size_t i = 0; ok && i < u->params.n && mt_grad_mode(); i++) {
         mti_unit_param *p = &u->params.at[i];
-        mt_set(&p->whole, shaped(take_gathered(p, u), &p->layout));
+        mt_set(&p->whole, shaped(take_gathered(p, u), &p->own.whole));
         ok = p->whole != NULL;
     }
     if (!ok) mti_unit_let_go(u);
@@ -228,7 +228,7 @@ mt_tensor *mti_pass_forward(mti_pass *p, int i)
     const mti_unit *u = p->unit;
     const mti_unit_param *q = &u->params.at[i];
     if (q->whole && u->kind == MTI_UNIT_ROOT) return mt_retain(q->whole);
-    return shaped(q->whole ? take_gathered(q, u) : gather_alone(q, u, p->products), &q->layout);
+    return shaped(q->whole ? take_gathered(q, u) : gather_alone(q, u, p->products), &q->own.whole);
 }
 
 mt_tensor *mti_pass_backward(mti_pass *p, int i)
@@ -241,9 +241,9 @@ mt_tensor *mti_pass_backward(mti_pass *p, int i)
             return NULL;
         u->holder = p;
     }
-    if (q->whole) return shaped(mt_retain(q->whole), &q->layout);
+    if (q->whole) return shaped(mt_retain(q->whole), &q->own.whole);
     const mt_dtype dtype = mti_unit_type(q, p->products);
-    return shaped(gather_flat(mt_cast(q->shard, dtype), dtype, u, NULL), &q->layout);
+    return shaped(gather_flat(mt_cast(q->own.shard, dtype), dtype, u, NULL), &q->own.whole);
 }
 
 void mti_pass_keeps(mti_pass *p)
@@ -294,7 +294,7 @@ static bool enter_block(mti_unit *u, const mti_pass *p)
 static bool trains(const mti_unit *u)
 {
     size_t i = 0;
-    while (i < u->params.n && !mt_requires_grad(u->params.at[i].shard)) i++;
+    while (i < u->params.n && !mt_requires_grad(u->params.at[i].own.shard)) i++;
     return i < u->params.n;
 }
 

@@ -14,9 +14,9 @@ static bool find_sum_type(mti_unit *u, mt_dtype products)
     size_t n = 0;
     for (size_t i = 0; i < u->params.n; i++) {
         const mti_unit_param *p = &u->params.at[i];
-        if (!mt_requires_grad(p->shard)) continue;
+        if (!mt_requires_grad(p->own.shard)) continue;
         const mt_dtype own = u->all->f32_reduce ? MT_F32 : mti_unit_type(p, products),
-                       kept = mt_grad_dtype(p->shard);
+                       kept = mt_grad_dtype(p->own.shard);
         if (n++ && (own != u->sum_type || kept != u->grad_type)) return false;
         u->sum_type = own;
         u->grad_type = kept;
@@ -79,7 +79,7 @@ static bool sum_grads(mti_unit *u, mti_call *c)
     else
         mt_release(s.sum);
     for (int i = 0; i < n; i++) {
-        mt_tensor *shard = u->params.at[of[i]].shard;
+        mt_tensor *shard = u->params.at[of[i]].own.shard;
         ok = ok && give(shard, grads[i], c);
         mt_release(grads[i]);
         ok = ok && mti_run_leaf_hooks((mti_leaf *)shard->leaf);
@@ -187,7 +187,7 @@ static bool collect(mti_collector *collector, const mti_leaf *leaf, mti_call *c)
     mti_unit *u = (mti_unit *)collector;
     size_t i = 0, n = 0;
     mti_units_await_end(u->all);
-    while (u->params.at[i].shard->leaf != &leaf->ref) i++;
+    while (u->params.at[i].own.shard->leaf != &leaf->ref) i++;
     mti_unit_param *p = &u->params.at[i];
     if (!leave_others(u, c)) return false;
     /* a second one of this backward is of an earlier forward */
@@ -199,7 +199,7 @@ static bool collect(mti_collector *collector, const mti_leaf *leaf, mti_call *c)
     else if (!add_to(&p->grad, &grad, c))
         return false;
     u->n_grads++;
-    for (size_t k = 0; k < u->params.n; k++) n += mt_requires_grad(u->params.at[k].shard);
+    for (size_t k = 0; k < u->params.n; k++) n += mt_requires_grad(u->params.at[k].own.shard);
     return u->n_grads < n || leave(u, c);
 }
 
@@ -207,7 +207,7 @@ bool mti_unit_set_collector(mti_unit *u, mt_dtype products)
 {
     bool as_one = find_sum_type(u, products);
     for (size_t i = 0; i < u->params.n; i++) {
-        mti_leaf *leaf = mti_leaf_of(u->params.at[i].shard);
+        mti_leaf *leaf = mti_leaf_of(u->params.at[i].own.shard);
         if (!leaf) return false;
         u->collector.collect = collect;
         leaf->guest = as_one ? &u->collector : NULL;

@@ -44,8 +44,6 @@ void mti_units_drop_coming(mti_units *all)
     all->coming = NULL;
 }
 
-void mti_unit_set_group(mti_unit *u, const mt_group *group) { u->group = *group; }
-
 void mti_unit_set_closing(mti_unit *u, const void *module) { u->closing = module; }
 
 bool mti_unit_is_closing(const mti_unit *u, const void *module) { return u->closing == module; }
@@ -97,7 +95,7 @@ void mti_units_release(mti_units *all)
         mti_unit_drop_resharded(u);
         mti_unit_drop_grads(u);
         for (size_t k = 0; k < u->params.n; k++) {
-            mt_tensor *shard = u->params.at[k].shard;
+            mt_tensor *shard = u->params.at[k].own.shard;
             if (shard->leaf) ((mti_leaf *)shard->leaf)->guest = NULL;
             mt_release(shard);
         }
@@ -109,16 +107,25 @@ void mti_units_release(mti_units *all)
     mti_free(all);
 }
 
-int mti_unit_add(mti_unit *u, mt_tensor *shard, const mt_tensor *whole, bool is_product)
+int mti_unit_add(mti_unit *u, const mti_sharded *param, bool is_product)
 {
     for (size_t i = 0; i < u->params.n; i++)
-        if (u->params.at[i].shard == shard) return (int)i;
-    if (!MTI_PUSH(&u->params,
-                  ((mti_unit_param){
-                      .shard = shard, .layout = mt_layout_of(whole), .is_product = is_product})))
+        if (u->params.at[i].own.shard == param->shard) return (int)i;
+    if (!MTI_PUSH(&u->params, ((mti_unit_param){.own = *param, .is_product = is_product})))
         return -1;
-    mt_retain(shard);
+    u->group = param->group;
+    mt_retain(param->shard);
     return (int)u->params.n - 1;
+}
+
+const mti_sharded *mti_units_find(const mti_units *all, const mt_tensor *shard)
+{
+    for (size_t i = 0; all && i < all->list.n; i++) {
+        const mti_unit *u = all->list.at[i];
+        for (size_t k = 0; k < u->params.n; k++)
+            if (u->params.at[k].own.shard == shard) return &u->params.at[k].own;
+    }
+    return NULL;
 }
 
 mti_unit *mti_unit_retain(mti_unit *u)

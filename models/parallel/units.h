@@ -7,8 +7,7 @@
 #include "parallel/parallel.h"
 
 typedef struct mti_unit_param {
-    mt_tensor *shard;
-    mt_layout layout; /* of the whole */
+    mti_sharded own;
     bool is_product;  /* of a linear: gathered in 16 bits where autocast multiplies in them */
     mt_tensor *whole; /* what was gathered: flat, of the root as recorded; NULL: it is not there */
     mt_tensor *resharded; /* shard of what was gathered, among fewer ranks; NULL: none */
@@ -72,7 +71,7 @@ struct mti_pass {
 /* The type in which it is gathered. */
 static inline mt_dtype mti_unit_type(const mti_unit_param *p, mt_dtype products)
 {
-    return p->is_product && p->layout.dtype == MT_F32 ? products : p->layout.dtype;
+    return p->is_product && p->own.whole.dtype == MT_F32 ? products : p->own.whole.dtype;
 }
 
 /* Stages whose blocks stay keep them for a whole step (set_reshard_after_backward(False)). */

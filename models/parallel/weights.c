@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "collectives/collectives.h"
 #include "nn/lora.h"
 #include "parallel/parallel.h"
 #include "tensor/tensor.h"
@@ -175,21 +176,18 @@ static void add_bands(shard_place *p, const mti_model_shard *s, const char *path
     }
 }
 
-mti_matrix mti_matrix_of(const mt_tensor *whole)
-{
-    int rank = mt_rank(whole);
-    int64_t cols = rank > 1 ? mt_shape(whole)[rank - 1] : 1;
-    return (mti_matrix){whole, cols ? mt_numel(whole) / cols : 0, cols};
-}
+static int64_t columns_of(const mt_layout *t) { return t->rank > 1 ? t->shape[t->rank - 1] : 1; }
 
-static shard_place place_of(const mti_model_shard *s, const char *path, int64_t rows, int64_t cols,
-                            const mt_tensor *whole)
+/* own: all that a tensor rank has of it. */
+static shard_place place_of(const mti_model_shard *s, const char *path, const mt_layout *own,
+                            const mt_layout *whole)
 {
-    const mti_matrix all = mti_matrix_of(whole);
     const mt_parallel *h = &s->parallel;
-    const bool stand = mt_rank(whole) == 3 || is_one_of(path, expert_biases);
-    const int64_t n = stand ? mt_shape(whole)[0] : 1;
-    shard_place p = {.cols = cols, .whole_rows = all.rows / n, .whole_cols = all.cols};
+    const bool stand = whole->rank == 3 || is_one_of(path, expert_biases);
+    const int64_t n = stand ? whole->shape[0] : 1, cols = columns_of(own);
+    shard_place p = {.cols = cols, .whole_cols = columns_of(whole)};
+    int64_t rows = cols ? mti_layout_count(own) / cols : 0;
+    p.whole_rows = p.whole_cols ? mti_layout_count(whole) / p.whole_cols / n : 0;
     if (n > 1) {
         const int64_t here = n / h->expert;
         rows /= here;
@@ -217,10 +215,11 @@ static int64_t run_at(const shard_place *p, int64_t i, int64_t n, int64_t *at)
     return run < n ? run : n;
 }
 
-bool mti_each_run(const mti_model_shard *s, const char *path, const mti_matrix *own,
+bool mti_each_run(const mti_model_shard *s, const char *path, const mt_layout *own,
                   const mt_tensor *whole, int64_t from, int64_t n, mti_each_run_fn *fn, void *user)
 {
-    const shard_place p = place_of(s, path, own->rows, own->cols, whole);
+    const mt_layout all = mt_layout_of(whole);
+    const shard_place p = place_of(s, path, own, &all);
     int64_t at;
     for (int64_t i = 0, run; i < n; i += run) {
         run = run_at(&p, from + i, n - i, &at);
@@ -232,6 +231,7 @@ bool mti_each_run(const mti_model_shard *s, const char *path, const mti_matrix *
 /* ---- values ---- */
 
 typedef struct draw {
+    mt_tensor *t;
     uint64_t seed, offset; /* of the whole parameter */
     bool uniform;
     double width; /* the bound of uniform numbers, the standard deviation of others */
@@ -260,35 +260,26 @@ static bool draw_view(mt_device *d, const draw *how, uint64_t at, const mti_view
                         : d->backend->normal(d->ctx, 0, how->width, how->seed, offset, v);
 }
 
-/* The same of the n elements from the ith on of t, which are those from `at` on of the whole.
- * Four elements share a counter. A run that begins between two counters is drawn aside from the
- * first of them on, in memory of the host; so that must be the device's. */
-static bool draw_run(mt_tensor *t, int64_t i, int64_t n, const draw *how, uint64_t at)
+/* The same of the n elements from the ith on of the tensor, which are those from `at` on of the
+ * whole; -1: padding, zeros. Four elements share a counter. A run that begins between two counters
+ * is drawn aside from the first of them on, in memory of the host; so that must be the device's. */
+static bool draw_run(void *user, int64_t i, int64_t n, int64_t at)
 {
-    mt_device *d = mt_device_of(t);
-    const mti_view v = run_of(t, i, n);
-    int64_t skip = (int64_t)(at % 4);
-    if (!skip) return draw_view(d, how, at, &v);
+    const draw *how = user;
+    mt_device *d = mt_device_of(how->t);
+    const mti_view v = run_of(how->t, i, n);
+    const int64_t skip = at % 4;
+    if (at < 0) return fill_run(how->t, i, n, 0);
+    if (!skip) return draw_view(d, how, (uint64_t)at, &v);
     mti_view aside = v;
     size_t size = mt_dtype_size(v.dtype);
     aside.shape[0] = n + skip;
     if (!(aside.data = mti_malloc((size_t)(n + skip) * size))) return false;
-    bool ok = draw_view(d, how, at, &aside) &&
+    bool ok = draw_view(d, how, (uint64_t)at, &aside) &&
               d->backend->upload(d->ctx, v.data, (char *)aside.data + (size_t)skip * size,
                                  (size_t)n * size);
     mti_free(aside.data);
     return ok;
-}
-
-/* t's first n elements, which are those from `from` on of this rank's shard. */
-static bool draw_shard(mt_tensor *t, int64_t from, int64_t n, const shard_place *p, const draw *d)
-{
-    int64_t at;
-    for (int64_t i = 0, run; i < n; i += run) {
-        run = run_at(p, from + i, n - i, &at);
-        if (!(at < 0 ? fill_run(t, i, run, 0) : draw_run(t, i, run, d, (uint64_t)at))) return false;
-    }
-    return true;
 }
 
 /* ---- all parameters of a part ---- */
@@ -423,39 +414,32 @@ static bool draw_codes(mt_tensor *codes, const char *path, const mti_model_shard
     return ok;
 }
 
-/* t's first values. rows and cols of the matrix that it is, or of which it is a shard. */
-static bool draw_param(mt_tensor *t, const char *path, int64_t rows, int64_t cols,
-                       const mti_model_shard *s, const model_draws *w)
+/* The first values of a parameter, of which this rank may have a shard. */
+static bool draw_param(const mti_sharded *param, const char *path, const mti_model_shard *s,
+                       const model_draws *w)
 {
+    mt_tensor *t = param->shard;
     if (!mt_dtype_is_float(mt_dtype_of(t))) return draw_codes(t, path, s, w);
-    int64_t n = mt_numel(t),
-            from = n < rows * cols ? n * mti_param_group(&s->parallel, path).rank : 0;
-    int64_t own = from + n <= rows * cols ? n : rows * cols > from ? rows * cols - from : 0;
-    if (own < n && !fill_run(t, own, n - own, 0)) return false; /* a shard's padding */
-    if (is_b(path)) return fill_run(t, 0, own, 0);
-    if (!is_drawn(path, t)) return fill_run(t, 0, own, constant_of(s, path));
+    const mti_shard_range own = mti_shard_of(mti_layout_count(&param->whole), &param->group);
+    if (own.n < own.length && !fill_run(t, own.n, own.length - own.n, 0))
+        return false; /* padding */
+    if (is_b(path)) return fill_run(t, 0, own.n, 0);
+    if (!is_drawn(path, t)) return fill_run(t, 0, own.n, constant_of(s, path));
     draw d;
     const mt_named_tensor *all = find_draw(w, s, path, &d);
-    if (!all) return false;
-    const shard_place p = place_of(s, path, rows, cols, all->tensor);
-    return draw_shard(t, from, own, &p, &d);
-}
-
-static const mti_matrix *shape_of(const mti_sharder *sharder, const mt_tensor *shard)
-{
-    for (size_t i = 0; sharder && i < sharder->wholes.n; i++)
-        if (sharder->wholes.at[i].shard == shard) return &sharder->wholes.at[i];
-    return NULL;
+    d.t = t;
+    return all && mti_each_run(s, path, &param->whole, all->tensor, own.from, own.n, draw_run, &d);
 }
 
 static bool draw_all(const mt_named_tensor *list, size_t n, const mti_model_shard *s,
-                     const mti_sharder *sharder, const model_draws *w)
+                     const mti_units *units, const model_draws *w)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
         mt_tensor *t = list[i].tensor;
-        const mti_matrix *cut = shape_of(sharder, t), own = cut ? *cut : mti_matrix_of(t);
-        ok = draw_param(t, list[i].name, own.rows, own.cols, s, w);
+        const mti_sharded whole = {t, mt_layout_of(t), *MT_RANKS(1)},
+                          *cut = mti_units_find(units, t);
+        ok = draw_param(cut ? cut : &whole, list[i].name, s, w);
     }
     uint64_t end = w->offset + counters_before(&w->plain, NULL, false);
     if (w->lora) end += counters_before(&w->adapted, NULL, true);
@@ -463,14 +447,14 @@ static bool draw_all(const mt_named_tensor *list, size_t n, const mti_model_shar
     return ok;
 }
 
-bool mti_rank_draw(mt_module *m, const mti_model_shard *s, const mti_sharder *sharder,
+bool mti_rank_draw(mt_module *m, const mti_model_shard *s, const mti_units *units,
                    const mt_lora_options *lora, uint64_t seed, uint64_t offset)
 {
     const mt_named_tensor *list;
     size_t n;
     model_draws w = {.seed = seed, .offset = offset};
     bool ok = open_draws(&w, s, lora) && mt_module_params(m, &list, &n) == MT_OK &&
-              draw_all(list, n, s, sharder, &w);
+              draw_all(list, n, s, units, &w);
     close_draws(&w);
     return ok;
 }
