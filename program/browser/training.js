@@ -5,58 +5,33 @@ const TRAINED = [["layers", "Layers", "2"], ["hidden", "Width", "32"], ["heads",
   ["batch", "Sequences in a batch", "8"], ["steps", "Steps", "1000"], ["seed", "Seed", "1"]];
 const TRAINED_CHOICES = [["act", "Activation", ["gelu", "relu"]], ["checkpoint", "Checkpoint", ["none", "full"]],
   ["optimizer", "Optimizer", ["adamw", "sgd", "lion", "adafactor"]]];
-const SAVED = "/dev/saved", SLICE_SECONDS = 1, CHARACTER = 6.65;
+const SAVED = "/dev/saved", SLICE_SECONDS = 1, WIDE_ENOUGH = 200;
 const training = {program: null, made: false, going: false, ended: false, saved: null, losses: [], step: 0};
 
-/* What a terminal shows of what is written to it: lines of [{text, code}]. Of its language only what frames use. */
-class Screen {
-  constructor() { this.lines = [[]], this.row = 0, this.code = "", this.rest = ""; }
-
-  write(text) {
-    const all = this.rest + text, parts = all.split(/(\x1b\[[\d;]*[A-Za-z]|\n|\r)/);
-    this.rest = /\x1b[[\d;]*$/.exec(parts.at(-1))?.[0] || "";
-    if (this.rest) parts.push(parts.pop().slice(0, -this.rest.length));
-    for (const part of parts) this.take(part);
-  }
-
-  take(part) {
-    const escape = /^\x1b\[([\d;]*)([A-Za-z])$/.exec(part);
-    if (part === "\n") this.move(1);
-    else if (part === "\r" || !part) return;
-    else if (!escape) this.lines[this.row].push({text: part, code: this.code});
-    else if (escape[2] === "m") this.code = escape[1] === "0" ? "" : escape[1];
-    else if (escape[2] === "A") this.move(-Number(escape[1]));
-    else if (escape[2] === "J") this.lines.length = this.row + 1, this.lines[this.row] = [];
-  }
-
-  /* Lines are written from their begin on. */
-  move(rows) {
-    this.row = Math.max(0, this.row + rows);
-    this.lines[this.row] = [];
-  }
-
-  /* The last frame: from its line "step 12/300  loss ..." on. */
-  frame() {
-    const texts = this.lines.map(line => line.map(({text}) => text).join(""));
-    const from = texts.findLastIndex(text => /^step \d/.test(text)), end = texts.findIndex((text, i) => i > from && /^saved /.test(text));
-    return from < 0 ? null : {head: texts[from], lines: this.lines.slice(from + 1, end < 0 ? undefined : end)};
-  }
+/* Of "█▌  │ 12/300  loss 2.31  14 k tok/s  1.2 MiB (peak 3.4 MiB)  ETA 5 s". */
+function showStep(bar) {
+  const found = /│ ((\d+)\/\d+) {2}loss (\S+) {2}(\S+ ?\S* tok\/s)/.exec(bar);
+  if (!found) return;
+  const [, place, step, loss, speed] = found;
+  training.step = Number(step);
+  replace(element("train-now"), ["step " + place, "loss " + loss, speed].join(DOT));
+  if (training.step > (training.losses.at(-1) || [0])[0]) training.losses.push([training.step, Number(loss)]);
+  drawLosses();
 }
 
-/* Categories have the terminal's colours; a background's code is 10 more. */
-const INKS = {34: "parameter", 31: "gradient", 36: "optimizer", 90: "input", 32: "activation", 93: "output", 94: "rng_state",
-  35: "packed", 95: "cache", 33: "temporary", 91: "workspace", 96: "communication"};
-const inkOf = code => code.split(";").map(n => INKS[n] ? `color: var(--c-${INKS[n]})` : INKS[n - 10] ? `background: var(--c-${INKS[n - 10]})`
-  : {1: "font-weight: 650", 2: "color: var(--dim)"}[n] || "").join("; ");
+/* ---- memory, which each step after the first takes alike ---- */
 
-function showFrame(frame) {
-  const found = /^step (\d+)\/\d+ +loss (\S+)/.exec(frame.head);
-  if (!found) return;
-  training.step = Number(found[1]);
-  replace(element("train-now"), frame.head.split(/ {2,}/).slice(0, 3).join(DOT)); /* "step 12/300", the loss, and how fast */
-  replace(element("train-memory"), frame.lines.map(line => [line.map(({text, code}) => h("span", {style: inkOf(code)}, text)), "\n"]));
-  if (training.step > (training.losses.at(-1) || [0])[0]) training.losses.push([training.step, Number(found[2])]);
-  drawLosses();
+const profiledWords = () => ["profile", "gpt", "--vocab", "256", ...optionsOfTraining(["steps", "seed"]), "--device", "meta"];
+
+async function showMemory() {
+  const words = profiledWords(), result = await tool.behind.run([...words, "--quiet", "--html", "/dev/html"]);
+  if (!result.html) return;
+  const run = readRun(result.html, "memory"), alive = new Alive(run, null);
+  const chart = new Chart(run, {label: "Memory over a step of training: the chosen event", chosen: event => alive.show(event)});
+  chart.showStep(2);
+  alive.show(chart.cursor);
+  replace(element("train-profiled"), unbroken(commandOf(words)));
+  replace(element("train-memory"), chart.element, alive.element);
 }
 
 /* ---- the loss ---- */
@@ -77,14 +52,11 @@ function drawLosses() {
 /* ---- running ---- */
 
 const wordOf = name => element("train-" + name).value.trim();
-const optionsOfTraining = () => [...TRAINED.map(([name]) => name), ...TRAINED_CHOICES.map(([name]) => name)]
-  .flatMap(name => wordOf(name) === "" || wordOf(name) === "none" ? [] : ["--" + name, wordOf(name)]);
+const optionsOfTraining = (others = []) => [...TRAINED, ...TRAINED_CHOICES].map(([name]) => name)
+  .flatMap(name => others.includes(name) || wordOf(name) === "" || wordOf(name) === "none" ? [] : ["--" + name, wordOf(name)]);
 
 /* What it would be in a terminal. */
-const trainCommand = () => ["train", "--data", "text.txt", ...optionsOfTraining(), "--live"];
-
-/* As many as there is room for. */
-const columnsShown = () => Math.max(40, Math.min(110, Math.floor(element("train-memory").parentElement.clientWidth / CHARACTER)));
+const trainCommand = () => ["train", "--data", "text.txt", ...optionsOfTraining()];
 
 /* A slice ends by itself; one that does not get as far as its first step is dropped. */
 function stopTraining() {
@@ -99,18 +71,18 @@ function stopTraining() {
 }
 
 async function runSlice() {
-  const screen = new Screen(), files = {"text.txt": new TextEncoder().encode(element("train-text").value)};
-  let asked = 0;
+  const files = {"text.txt": new TextEncoder().encode(element("train-text").value)};
+  let rest = "";
   if (training.saved) files.run = training.saved;
   const options = training.saved ? ["--resume", "run"] : optionsOfTraining();
   training.program ||= new Program(tool.module);
   training.slice = {};
   const dropped = new Promise(resolve => { training.drop = resolve; });
-  return Promise.race([dropped, training.program.run(["train", "--data", "text.txt", ...options, "--live", "--save", SAVED], files, {
-    seconds: SLICE_SECONDS, columns: columnsShown(), told: text => {
-      screen.write(text);
-      cancelAnimationFrame(asked);
-      asked = requestAnimationFrame(() => screen.frame() && showFrame(screen.frame()));
+  return Promise.race([dropped, training.program.run(["train", "--data", "text.txt", ...options, "--save", SAVED], files, {
+    seconds: SLICE_SECONDS, columns: WIDE_ENOUGH, told: text => {
+      const bars = (rest + text).split("\x1b[K"); // each ends so
+      rest = bars.pop();
+      bars.forEach(showStep);
     }})]);
 }
 
@@ -140,6 +112,7 @@ async function train() {
   training.going = true, training.ended = false;
   showTrainingRefusal("");
   showState();
+  if (!training.saved) showMemory();
   while (training.going) {
     const result = await runSlice();
     if (result.saved.length) training.saved = result.saved;
@@ -166,7 +139,7 @@ async function write() {
 
 function beginAnew() {
   Object.assign(training, {saved: null, losses: [], step: 0, ended: false});
-  for (const part of ["now", "memory", "end", "loss", "wrote"]) replace(element("train-" + part));
+  for (const part of ["now", "profiled", "memory", "end", "loss", "wrote"]) replace(element("train-" + part));
   element("train-writes").hidden = true;
   showState();
 }
@@ -185,7 +158,7 @@ function makeTraining() {
     fill(control, {id: "train-" + name}, []));
   const button = (id, text, f) => h("button", {type: "button", id: "train-" + id, onclick: f}, text);
   put(element("view-train"), h("h2", null, "Train a tiny transformer, here"),
-    h("p", {class: "note"}, "Paste a text. The model learns its bytes, in this tab; what each step allocates is drawn as it goes."),
+    h("p", {class: "note"}, "Paste a text. The model learns its bytes, in this tab; what a step allocates is drawn beside the loss."),
     labelled("text", "Text", h("textarea", {rows: 6, spellcheck: "false"})),
     h("div", {class: "fields", id: "train-fields"}, TRAINED.map(([name, label, value]) => labelled(name, label, textInput({inputmode: "numeric", value}))),
       TRAINED_CHOICES.map(([name, label, values]) => labelled(name, label, select(values.map(value => [value, value]))))),
@@ -193,7 +166,7 @@ function makeTraining() {
       button("anew", "Begin anew", beginAnew)),
     h("div", {class: "command"}, h("code", {id: "train-command"})), h("p", {id: "train-bad", class: "bad", role: "alert"}),
     h("p", {id: "train-now", class: "instant"}), h("div", {class: "trained"}, h("figure", null, h("figcaption", null, "Loss"), h("div", {id: "train-loss"})),
-      h("figure", null, h("figcaption", null, "Memory over the last step"), scroller("Memory over the last step", h("pre", {id: "train-memory"})))),
+      h("figure", null, h("figcaption", null, "Memory over a step: ", h("code", {id: "train-profiled"})), h("div", {id: "train-memory"}))),
     h("p", {id: "train-end", role: "status"}),
     h("figure", {id: "train-writes", hidden: true}, h("figcaption", null, "What it writes now"), h("pre", {id: "train-wrote"})));
   element("train-text").value = TEXT_TO_LEARN;

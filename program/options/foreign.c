@@ -93,6 +93,10 @@ static const struct {
     {"keep-root", "fsdp", "give --recipe plain:fsdp=keep-root"},
     {"keep-last", "fsdp", "give --recipe plain:fsdp=keep-last"},
     {"gather", "fsdp", "give --recipe plain:fsdp=block or plain:fsdp=ahead"},
+    {"live", "save",
+     "it is gone; `memtape profile gpt --vocab 256 --timeline` and the model's options draw memory "
+     "over a step, "
+     "and docs/memtape.html draws it beside the loss"},
 };
 
 #define A_PAIR "a pair is two sequences: give --recipe trl with --batch twice as large"

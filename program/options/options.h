@@ -122,7 +122,6 @@ typedef struct mti_options {
     const char *json;
     const char *show; /* profile, plan: only sections whose heading has these words */
     bool verbose, quiet, help, help_all;
-    bool live; /* draw each step's memory while training */
 
     mti_words data; /* files and folders, in the order given */
     mti_train_settings train;

@@ -1,5 +1,4 @@
-/* pictures.h: memory as pictures: SVG, a trace for Perfetto, a snapshot for PyTorch's viewer, and
- * frames in a terminal. */
+/* pictures.h: memory as pictures: SVG, a trace for Perfetto, and a snapshot for PyTorch's viewer. */
 #ifndef MTI_PICTURES_H
 #define MTI_PICTURES_H
 
@@ -7,11 +6,9 @@
 #include "measure/timeline.h"
 #include "report/terminal.h"
 
-/* How a category is drawn: its letter where there is no colour, one of the 16 colours that every
- * terminal has, and in a picture. */
+/* How a category is drawn: its letter in text, and its colour in a picture. */
 typedef struct mti_category_look {
     char letter;
-    int colour;
     const char *fill;
 } mti_category_look;
 extern const mti_category_look mti_category_looks[MT_CATEGORY_COUNT];
@@ -46,28 +43,6 @@ void mti_snapshot_abandon(mti_snapshot *s);
 
 /* All of a timeline. */
 mt_status mti_snapshot_write(const mti_timeline *t, const char *kind, const char *path);
-
-/* ---- in a terminal, drawn again and again in one place ---- */
-
-typedef struct mti_live {
-    mti_sheet sheet; /* of the frame on the screen */
-    int drawn_rows;  /* lines of it, above the cursor; 0: there is none to draw over */
-    int64_t every, total;
-    double drawn; /* when */
-} mti_live;
-
-/* Where lines cannot be drawn over (a pipe, a file, TERM=dumb) there is a frame each `every` steps,
- * one below the other, of plain text. */
-void mti_live_begin(mti_live *l, FILE *out, int64_t total, int64_t every);
-/* Whether the step that ends as number `step` is to be recorded and drawn. */
-bool mti_live_due(const mti_live *l, int64_t step);
-/* A frame: `text`, the bytes of each category over the step's events, and what made the peak. */
-mt_status mti_live_draw(mti_live *l, const mti_timeline *t, const char *text);
-/* Takes the frame off the screen, so that a line can be printed in its place. Does nothing where
- * there is none, as the next. */
-void mti_live_clear(mti_live *l);
-/* Leaves the frame: what is printed next begins a line below, in no colour. */
-void mti_live_end(mti_live *l);
 
 /* ---- bars ---- */
 

@@ -127,8 +127,6 @@ void mti_progress_begin(mti_progress *p, FILE *out, int64_t first, int64_t total
 /* After step `done`, counted from 1 in the first of resumed runs; text is shown beside the bar. */
 bool mti_progress_due(const mti_progress *p, int64_t done); /* whether the next shows its text */
 void mti_progress_step(mti_progress *p, int64_t done, const char *text);
-/* The line that there is where there is no bar: "step 3/20  TEXT  ETA 5 s". */
-void mti_progress_line(const mti_progress *p, int64_t done, const char *text, char *line, size_t n);
 /* A line above the bar. */
 void mti_progress_say(mti_progress *p, const char *fmt, ...) MT_PRINTF(2, 3);
 void mti_progress_end(mti_progress *p);

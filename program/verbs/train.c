@@ -11,7 +11,6 @@
 #include "workload/routing.h"
 #include "measure/headroom.h"
 #include "report/pictures.h"
-#include "report/terminal.h"
 
 #define NAME       "memtape train"
 #define EVAL_BYTES 32768 /* of held-out text, for evaluations during training */
@@ -76,9 +75,7 @@ typedef struct run {
     mti_recorder recorder; /* with --record-routing */
     mt_safetensors *file;  /* that the run is resumed from, while it is set up; NULL: none */
     mti_progress progress;
-    mti_live live;         /* with --live, instead of the bar */
-    mti_timeline timeline; /* of the step that is to be drawn */
-    double step_s;         /* seconds of a step, smoothed */
+    double step_s; /* seconds of a step, smoothed */
     int64_t saved_at;
     int stopped_by;           /* a signal that ended training early; 0: none */
     mti_rank_figures figures; /* of one of several ranks; its first steps' ... */
@@ -328,37 +325,9 @@ static void introduce(const run *r)
 
 /* ---- running ---- */
 
-/* Training needs no picture: without memory for one it goes on, and says so. */
-static void stop_live(run *r)
+static void show_progress(run *r)
 {
-    mti_live_clear(&r->live);
-    r->o.live = false;
-    mti_progress_say(&r->progress, "memory is no longer drawn: %s", mt_last_error());
-    mt_clear_error();
-}
-
-/* Records the step to come, if it is to be drawn. */
-static void begin_watch(run *r)
-{
-    if (!r->o.live || !mti_live_due(&r->live, r->trainer.step + 1)) return;
-    if (!mti_timeline_begin(&r->timeline, r->device)) stop_live(r);
-}
-
-static void show_memory(run *r, const char *text)
-{
-    char line[256];
-    if (!r->timeline.device) return; /* this step is not to be drawn */
-    mti_progress_line(&r->progress, r->trainer.step, text, line, sizeof line);
-    /* Ctrl-C may have cut the last frame: where a next one would begin is not known. */
-    if (!mti_timeline_end(&r->timeline) ||
-        (!interrupted && mti_live_draw(&r->live, &r->timeline, line) != MT_OK))
-        stop_live(r);
-    mti_timeline_free(&r->timeline);
-}
-
-static bool show_progress(run *r)
-{
-    if (!r->o.live && !mti_progress_due(&r->progress, r->trainer.step)) return true;
+    if (!mti_progress_due(&r->progress, r->trainer.step)) return;
     char text[160] = "";
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
@@ -368,11 +337,7 @@ static bool show_progress(run *r)
                    MTI_SCALED(tokens / r->step_s));
     mti_append(text, sizeof text, "%s (peak %s)", MTI_BYTES(stats.allocated.current),
                MTI_BYTES(stats.allocated.peak));
-    if (r->o.live)
-        show_memory(r, text);
-    else
-        mti_progress_step(&r->progress, r->trainer.step, text);
-    return true;
+    mti_progress_step(&r->progress, r->trainer.step, text);
 }
 
 static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
@@ -383,7 +348,6 @@ static bool save(run *r)
     char where[4096];
     const mti_options *o = &r->o;
     long long step = (long long)r->trainer.step;
-    mti_live_clear(&r->live);
     if (o->save) {
         if (!mti_run_save(&r->trainer, o->save, o->val_fraction, where, sizeof where)) return false;
         mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
@@ -413,7 +377,6 @@ static bool save_best(run *r, double bits)
 static bool evaluate(run *r)
 {
     double bits;
-    mti_live_clear(&r->live);
     if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
     mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
                      (long long)r->trainer.step, bits);
@@ -449,26 +412,21 @@ static bool train(run *r)
     const mti_options *o = &r->o;
     int64_t every = o->train.steps / 20;
     mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
-    if (o->live) mti_live_begin(&r->live, stdout, o->train.steps, every);
     r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
     bool ok = (!o->world || mti_trainer_begin_watch(&r->trainer)) &&
               (!o->record_routing ||
                mti_recorder_start(&r->recorder, r->trainer.model, &o->workload.config));
     while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
-        begin_watch(r);
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
         r->step_s = r->step_s > 0 ? 0.9 * r->step_s + 0.1 * took : took;
         if (!ok) break;
         watch(r);
-        ok = show_progress(r);
-        if (r->trainer.step == o->train.steps) mti_live_end(&r->live);
+        show_progress(r);
         if (ok && due(r->trainer.step, o->eval_every)) ok = evaluate(r);
         if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
     }
-    mti_timeline_free(&r->timeline);
-    mti_live_end(&r->live);
     mti_progress_end(&r->progress);
     if (r->trainer.ledger) end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;

@@ -38,7 +38,6 @@ VERBS = {
     "fit": ["fit", "gpt", "-l", 2, "--gpus", 2, "--gpu", "h100", "--json", OUT],
     "serve": ["serve", "gpt", "-l", 1, "--capacity", "6MiB", "--weights", "nf4", "--kv-cache", "8bit", "--json", OUT],
     "train": ["train", "--data", TEXT, *SMALL, "--steps", 2, "--save", OUT],
-    "live": ["train", "--data", TEXT, *SMALL[:-1], "--steps", 2, "--live", "--save", OUT],
     "resume": ["train", "--data", TEXT, "-q", "--resume", BASE, "--steps", 3, "--save", OUT],
     "adapt": ["train", "--data", TEXT, *ADAPTER, "-q", "--steps", 2, "-b", 2, "-s", 8,
               "--save-adapter", OUT],
@@ -48,7 +47,7 @@ VERBS = {
                    "--recipe", "plain:reclaim", "--save", OUT],
     "generate": ["generate", "--model", BASE, "--tokens", 4, "-q", "--prompt", "ab"],
 }
-TIMED = ["profile", "live", "svg", "html", "sweep", "rank", "fit"]  # they print times
+TIMED = ["profile", "svg", "html", "sweep", "rank", "fit"]  # they print times
 
 
 def run(args, **environment):

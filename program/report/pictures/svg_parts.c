@@ -101,12 +101,12 @@ static const struct {
 
 /* Neighbours in a stack differ in lightness, too. */
 const mti_category_look mti_category_looks[MT_CATEGORY_COUNT] = {
-    [MT_PARAMETER] = {'p', 34, "#1f4e79"},  [MT_GRADIENT] = {'g', 31, "#e07b39"},
-    [MT_OPTIMIZER] = {'o', 36, "#7fb2d9"},  [MT_INPUT] = {'i', 90, "#6b7280"},
-    [MT_ACTIVATION] = {'a', 32, "#4c9f70"}, [MT_OUTPUT] = {'y', 93, "#b9c95a"},
-    [MT_RNG_STATE] = {'r', 94, "#8c6bb1"},  [MT_PACKED] = {'k', 35, "#c2a5cf"},
-    [MT_CACHE] = {'c', 95, "#a6761d"},      [MT_TEMPORARY] = {'t', 33, "#f2c14e"},
-    [MT_WORKSPACE] = {'w', 91, "#b33a3a"},  [MT_COMMUNICATION] = {'m', 96, "#2aa198"},
+    [MT_PARAMETER] = {'p', "#1f4e79"},  [MT_GRADIENT] = {'g', "#e07b39"},
+    [MT_OPTIMIZER] = {'o', "#7fb2d9"},  [MT_INPUT] = {'i', "#6b7280"},
+    [MT_ACTIVATION] = {'a', "#4c9f70"}, [MT_OUTPUT] = {'y', "#b9c95a"},
+    [MT_RNG_STATE] = {'r', "#8c6bb1"},  [MT_PACKED] = {'k', "#c2a5cf"},
+    [MT_CACHE] = {'c', "#a6761d"},      [MT_TEMPORARY] = {'t', "#f2c14e"},
+    [MT_WORKSPACE] = {'w', "#b33a3a"},  [MT_COMMUNICATION] = {'m', "#2aa198"},
 };
 
 static void put_style(FILE *out)

@@ -50,13 +50,6 @@ static double seconds_left(const mti_progress *p, int64_t done, double now)
     return since > 0 ? (now - p->began) / (double)since * (double)(p->total - done) : -1;
 }
 
-void mti_progress_line(const mti_progress *p, int64_t done, const char *text, char *line, size_t n)
-{
-    char left[MTI_NUMBER];
-    snprintf(line, n, "step %lld/%lld  %s  ETA %s", (long long)done, (long long)p->total, text,
-             mti_duration(left, seconds_left(p, done, mti_now())));
-}
-
 bool mti_progress_due(const mti_progress *p, int64_t done)
 {
     bool due = p->sheet.live ? mti_now() - p->drawn >= REDRAW_S : done % p->every == 0;
@@ -71,9 +64,9 @@ void mti_progress_step(mti_progress *p, int64_t done, const char *text)
         p->drawn = now;
         draw_bar(p, done, text, seconds_left(p, done, now));
     } else {
-        char line[512];
-        mti_progress_line(p, done, text, line, sizeof line);
-        mti_print(p->sheet.out, "%s\n", line);
+        char left[MTI_NUMBER];
+        mti_print(p->sheet.out, "step %lld/%lld  %s  ETA %s\n", (long long)done,
+                  (long long)p->total, text, mti_duration(left, seconds_left(p, done, now)));
         fflush(p->sheet.out);
     }
 }

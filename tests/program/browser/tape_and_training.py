@@ -94,6 +94,14 @@ def stop_ends_what_does_not_begin(browser):
     equal(browser.js("return [document.getElementById('train-go').textContent, document.getElementById('train-bad').textContent]"), ["Train", ""], "what is shown then")
 
 
+def memory_is_that_of_the_program(browser):
+    """The picture's chosen event is the peak of the program's profile of what is trained."""
+    wait(browser, "return !!document.querySelector('#train-memory .area')", None, "a picture of memory")
+    caption = browser.js("return document.getElementById('train-profiled').textContent")
+    p = subprocess.run([MEMTAPE, *caption.split()[1:], "--json", "-"], capture_output=True, text=True, check=True)
+    equal(browser.js(VALUES, "#train-memory .instant data"), [json.loads(p.stdout)["steady"]["peak"]], f"the peak of: {caption}")
+
+
 def view_trains(browser):
     shown = "return document.getElementById('train-%s').textContent"
     browser.js("location.hash = 'view=train'")
@@ -110,8 +118,9 @@ def view_trains(browser):
     browser.js("document.getElementById('train-go').focus()")
     browser.keys("\ue007")
     wait(browser, "return document.activeElement.id === 'train-stop'", None, "the focus on the button that is there")
+    memory_is_that_of_the_program(browser)
     if LONG:
-        wait(browser, "return document.querySelectorAll('#train-memory span').length > 20", None, "a picture of memory")
+        wait(browser, "return /^step \\d+.*loss \\d/.test(document.getElementById('train-now').textContent)", None, "a step and its loss")
         browser.click("#train-stop")
         wait(browser, "return !document.getElementById('train-go').hidden", None, "the end of the slice")
         equal(browser.js(shown % "go"), "Continue", "what the button says")

@@ -131,7 +131,7 @@ def texts():
     piped = subprocess.run(generate, capture_output=True, check=False, timeout=300)
     check(piped.stdout.startswith(generate[-1]), f"a pipe does not get the bytes: {piped.stdout[:80]!r}")
     for term in "xterm", "dumb":
-        terminal = Terminal(generate, columns=200, whole="never", TERM=term)
+        terminal = Terminal(generate, columns=200, TERM=term)
         written = ""
         terminal.screen.feed = lambda text: None
         while terminal.process.poll() is None:

@@ -87,6 +87,7 @@ for bad in ["2kk", "k", "2 k", "2g", "9223372036854775807k"]:
 refused(["--act", '"half"'], "profile", "mlp", "--act", "half")  # the name of a dtype
 refused(["did you mean gelu?"], "profile", "mlp", "--act", "geul")
 refused(["did you mean mlp?"], "profile", "mpl")
+refused(["--live: ", "memtape profile gpt --vocab 256 --timeline", "docs/memtape.html"], "train", "--data", __file__, "--live")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth", "2")
 refused(["did you mean --batch?"], "profile", "mlp", "--bacth=2")
 refused(["did you mean profile?"], "profiel", "mlp")
