@@ -92,17 +92,17 @@ typedef struct mti_model_shard {
     mt_tensor *target, *tokens;
 } mti_model_shard;
 
-/* Whether these MT_FSDP_... are asked for. */
-static inline bool mti_fsdp_has(const mt_parallel *p, mt_fsdp flags)
-{
-    return (p->fsdp & (unsigned)flags) == (unsigned)flags;
-}
-/* What is gathered as one, which of the names module, block and ahead. */
+/* When ZeRO 3 gathers parameters, how long they stay, and when it sums their gradients: what fsdp
+ * and the numbers beside it come to. */
+typedef struct mti_shard_policy {
+    enum { MTI_GATHER_MODULE, MTI_GATHER_BLOCK, MTI_GATHER_AHEAD } gather; /* mti_gather_units */
+    bool keep_root, keep_last, group_ends, f32_shards, f32_reduce, reduce_last; /* MT_FSDP_... */
+    bool stay, last_stays; /* blocks, from forward to backward; the last one */
+    bool of_stage;         /* of a pipeline: several forwards are in flight */
+    size_t most_summed;    /* reduce_inputs */
+} mti_shard_policy;
 extern const mti_choice mti_gather_units;
-static inline int mti_gather_unit(const mt_parallel *p)
-{
-    return mti_fsdp_has(p, MT_FSDP_AHEAD) ? 2 : p->fsdp & MT_FSDP_BLOCK;
-}
+mti_shard_policy mti_shard_policy_of(const mt_parallel *parallel);
 /* default, always, never; and mt_parallel's reshard as text, in buf or elsewhere. */
 extern const mti_choice mti_reshards;
 const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes);
@@ -184,11 +184,8 @@ typedef struct mti_sharder {
     mt_device *device;
     mt_group group, experts; /* the latter of those that ranks divide */
     bool divided;            /* some do */
-    bool f32;                /* MT_FSDP_F32_SHARDS */
     bool in_host;            /* host_shards */
-    bool by_block;           /* a block is a unit, not each of its modules; its divided experts are
-                              * one of their own */
-    bool group_ends;         /* MT_FSDP_GROUP_ENDS */
+    mti_shard_policy policy; /* by blocks a block's divided experts are a unit of their own */
     mti_units *units;
     mti_unit *unit;         /* around m; NULL: each module is its own, or in `end` */
     mti_unit *divided_unit; /* of the divided experts around m; NULL: each module is its own */

@@ -9,6 +9,25 @@ const mti_choice mti_reshards = {"reshard", MTI_NAMES("default", "always", "neve
 const mti_choice mti_bucket_forms = {"buckets", MTI_NAMES("none", "copied", "views")};
 const mti_choice mti_reduce_times = {"reduce", MTI_NAMES("backward", "after")};
 
+mti_shard_policy mti_shard_policy_of(const mt_parallel *p)
+{
+    const unsigned f = p->fsdp;
+    const bool ends = f & (MT_FSDP_KEEP_LAST | MT_FSDP_GROUP_ENDS);
+    return (mti_shard_policy){.gather = !(f & MT_FSDP_BLOCK)                   ? MTI_GATHER_MODULE
+                                        : (f & MT_FSDP_AHEAD) == MT_FSDP_AHEAD ? MTI_GATHER_AHEAD
+                                                                               : MTI_GATHER_BLOCK,
+                              .keep_root = f & MT_FSDP_KEEP_ROOT,
+                              .keep_last = f & MT_FSDP_KEEP_LAST,
+                              .group_ends = f & MT_FSDP_GROUP_ENDS,
+                              .f32_shards = f & MT_FSDP_F32_SHARDS,
+                              .f32_reduce = (f & MT_FSDP_F32_REDUCE) == MT_FSDP_F32_REDUCE,
+                              .reduce_last = f & MT_FSDP_REDUCE_LAST,
+                              .stay = p->reshard == MT_RESHARD_NEVER,
+                              .last_stays = p->reshard == MT_RESHARD_DEFAULT && ends,
+                              .of_stage = p->pipeline > 1,
+                              .most_summed = (size_t)p->reduce_inputs};
+}
+
 const char *mti_reshard_text(int64_t reshard, char *buf, size_t n_bytes)
 {
     if (reshard <= 0) return mti_choice_name(&mti_reshards, (int)-reshard);
@@ -254,56 +273,41 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
            divides("tensor", h->tensor, "dense_ffn", c->dense_ffn);
 }
 
-static bool check_fsdp(const mt_parallel *h, const mt_model_config *c)
+/* What is asked for of ZeRO 3, and whether it can be. */
+static bool check_policy(const mt_parallel *h, const mt_model_config *c)
 {
-    const bool root = h->fsdp & MT_FSDP_KEEP_ROOT, last = h->fsdp & MT_FSDP_KEEP_LAST;
+    const mti_shard_policy p = mti_shard_policy_of(h);
+    const bool whole = mti_is_whole(c->kind), blocks = p.gather != MTI_GATHER_MODULE,
+               one = !p.of_stage, ends = whole && c->untied && !p.keep_root && !p.keep_last;
+    const struct {
+        bool given, can;
+        const char *what, *need;
+    } rows[] = {
+        {h->fsdp, h->zero == 3, "fsdp", "zero 3, which leaves a rank shards of parameters"},
+        {h->host_shards, h->zero == 3, "host_shards", "zero 3, which leaves a rank such shards"},
+        {h->reshard, blocks, "reshard", "blocks that are gathered whole"},
+        {h->reshard > 1, one, "reshard", "pipeline 1: stages have several forwards in flight"},
+        {h->reduce_inputs > 1, blocks, "reduce_inputs", "blocks that are gathered whole"},
+        {p.reduce_last, blocks, "MT_FSDP_REDUCE_LAST", "blocks that are gathered whole"},
+        {p.keep_last, blocks && one, "MT_FSDP_KEEP_LAST",
+         "blocks that are gathered whole, and pipeline 1"},
+        {p.keep_root, whole && one, "MT_FSDP_KEEP_ROOT", "a gpt, bert or llama, and pipeline 1"},
+        {p.group_ends, ends && blocks && one, "MT_FSDP_GROUP_ENDS",
+         "a gpt, bert or llama whose head has a separate weight, blocks that are gathered whole, "
+         "pipeline 1, and neither the root nor the last block kept beside them"},
+        {p.f32_shards, mt_dtype_size(c->dtype) == 2, "MT_FSDP_F32_SHARDS",
+         "a model in bf16 or f16"}};
     if (!in_range("fsdp", h->fsdp, 0, 2 * MT_FSDP_REDUCE_LAST - 1)) return false;
-    if (h->fsdp && h->zero != 3)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: fsdp is %u with ZeRO stage %d, which keeps whole "
-                             "parameters; need stage 3",
-                             h->fsdp, h->zero);
-    if (h->host_shards && h->zero != 3)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: host_shards with ZeRO stage %d, which has no shards of "
-                             "parameters; need stage 3",
-                             h->zero);
-    if (!(h->fsdp & MT_FSDP_BLOCK) && (h->fsdp & (MT_FSDP_GROUP_ENDS | MT_FSDP_REDUCE_LAST) ||
-                                       h->reshard || h->reduce_inputs > 1))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: fsdp is %u, reshard %" PRId64 ", reduce_inputs %" PRId64
-                             ": which blocks stay, and how they are summed; need blocks that are "
-                             "gathered whole",
-                             h->fsdp, h->reshard, h->reduce_inputs);
-    if ((h->fsdp & MT_FSDP_GROUP_ENDS) &&
-        (root || last || !mti_is_whole(c->kind) || !c->untied || h->pipeline > 1))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: fsdp is %u, which groups embedding, last norm and head, of "
-                             "a%s %s with pipeline %" PRId64 "; need a gpt, bert or llama whose "
-                             "head has a separate weight, pipeline 1, and neither the root nor "
-                             "the last block kept beside them",
-                             h->fsdp, c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
-                             h->pipeline);
-    if (h->reshard > 1 && h->pipeline > 1)
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: reshard is %" PRId64 ", and pipeline %" PRId64
-                             ", whose stages have several forwards in flight; need pipeline 1",
-                             h->reshard, h->pipeline);
-    if (last && (!(h->fsdp & MT_FSDP_BLOCK) || h->pipeline > 1))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: fsdp is %u, which keeps the last block, and pipeline "
-                             "%" PRId64 "; need blocks that are gathered whole, and pipeline 1",
-                             h->fsdp, h->pipeline);
-    if (root && (h->pipeline > 1 || !mti_is_whole(c->kind)))
-        return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: fsdp is %u, which keeps the root, of a %s with pipeline "
-                             "%" PRId64 "; need a gpt, bert or llama, and pipeline 1",
-                             h->fsdp, mt_model_kind_name(c->kind), h->pipeline);
-    return !(h->fsdp & MT_FSDP_F32_SHARDS) || mt_dtype_size(c->dtype) == 2 ||
-           mti_fail_bool(MT_ERR_ARGUMENT,
-                         "parallel: fsdp is %u, with f32 shards, of a model in %s; need one in "
-                         "bf16 or f16",
-                         h->fsdp, mt_dtype_name(c->dtype));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].given && !rows[i].can)
+            return mti_fail_bool(MT_ERR_ARGUMENT,
+                                 "parallel: fsdp is %u, zero %d, reshard %" PRId64
+                                 ", reduce_inputs %" PRId64 ", pipeline %" PRId64
+                                 ", the model a%s %s in %s; %s needs %s",
+                                 h->fsdp, h->zero, h->reshard, h->reduce_inputs, h->pipeline,
+                                 c->untied ? "n untied" : "", mt_model_kind_name(c->kind),
+                                 mt_dtype_name(c->dtype), rows[i].what, rows[i].need);
+    return true;
 }
 
 static bool check_buckets(const mt_parallel *h)
@@ -331,7 +335,7 @@ bool mti_model_shard_make(mti_model_shard *s, const mt_model_config *config,
     mt_parallel *h = &s->parallel;
     if (mt_model_config_resolve(config, &s->whole) != MT_OK || !check_ranges(h) ||
         !check_groups(h) || !check_comms(h) || !check_model(h, &s->whole) ||
-        !check_fsdp(h, &s->whole) ||
+        !check_policy(h, &s->whole) ||
         !in_range("reduce", h->reduce, MT_REDUCE_IN_BACKWARD, MT_REDUCE_AFTER) ||
         !check_buckets(h) || !in_range("part", part, 0, h->interleave - 1))
         return false;

@@ -364,7 +364,7 @@ static mt_module *make_in_shards(mti_model_shard *s, const mt_lora_options *lora
 {
     mt_device *separate = mt_device_open("meta");
     const mt_parallel h = s->parallel;
-    const bool keeps = h.fsdp & MT_FSDP_KEEP_ROOT;
+    const bool keeps = sharder->policy.keep_root;
     mt_module *m = separate ? make(separate, s, lora, &sharder->shared) : NULL;
     if (!separate) mti_free(s);
     sharder->units = m ? mti_units_new(sharder->device, &h) : NULL;
@@ -475,10 +475,8 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
                            .group = mti_shard_group(h),
                            .experts = mti_expert_data_group(h),
                            .divided = h->expert > 1 || mti_folds_experts(h),
-                           .f32 = h->fsdp & MT_FSDP_F32_SHARDS,
                            .in_host = h->host_shards,
-                           .by_block = h->fsdp & MT_FSDP_BLOCK,
-                           .group_ends = h->fsdp & MT_FSDP_GROUP_ENDS};
+                           .policy = mti_shard_policy_of(h)};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
     mt_module *m = shards ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);

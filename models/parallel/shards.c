@@ -69,7 +69,7 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_grou
 {
     if (whole == sharder->shared && sharder->shard) return mt_retain(sharder->shard);
     const int64_t n = mti_shard_of(mt_numel(whole), group).length;
-    mt_dtype dtype = sharder->f32 ? MT_F32 : mt_dtype_of(whole);
+    mt_dtype dtype = sharder->policy.f32_shards ? MT_F32 : mt_dtype_of(whole);
     mt_tensor *shard = new_shard(sharder, dtype, mt_rank(whole) > 1 ? 2 : 1,
                                  (const int64_t[]){mt_rank(whole) > 1 ? 1 : n, n});
     if (shard && (mt_set_category(shard, MT_PARAMETER) != MT_OK ||
@@ -118,7 +118,8 @@ static bool shard_module(mt_module *m, mti_sharder *sharder)
 {
     mti_unit *unit = is_divided(m, sharder) ? sharder->divided_unit : sharder->unit;
     if (!mt_module_param(m, "weight")) return true;
-    const bool at_end = !sharder->unit && sharder->group_ends, opens = at_end && !sharder->end;
+    const bool at_end = !sharder->unit && sharder->policy.group_ends,
+               opens = at_end && !sharder->end;
     if (opens) sharder->end = mti_units_add(sharder->units, MTI_UNIT_BLOCK, NULL);
     if (at_end) unit = sharder->end;
     if (!unit && !at_end) unit = mti_units_add(sharder->units, MTI_UNIT_MODULE, m);
@@ -132,15 +133,16 @@ static bool shard_module(mt_module *m, mti_sharder *sharder)
 
 bool mti_shard_params(mt_module *m, mti_sharder *sharder)
 {
+    const bool by_block = sharder->policy.gather != MTI_GATHER_MODULE;
     mti_unit *outer = sharder->unit;
     mt_module *child;
     bool ok = shard_module(m, sharder);
     if (!strcmp(mt_module_kind(m), "block")) {
         sharder->end = NULL;
-        sharder->unit = sharder->by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
-        ok = ok && (sharder->unit || !sharder->by_block);
+        sharder->unit = by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
+        ok = ok && (sharder->unit || !by_block);
     }
-    if (ok && sharder->divided && sharder->by_block && sharder->unit && mti_experts_of(m)) {
+    if (ok && sharder->divided && by_block && sharder->unit && mti_experts_of(m)) {
         sharder->divided_unit = mti_units_add(sharder->units, MTI_UNIT_EXPERTS, m);
         ok = sharder->divided_unit != NULL;
     }

@@ -30,8 +30,9 @@ static mt_tensor *shaped(mt_tensor *y, const mt_layout *layout)
 static mt_tensor *gather_flat(mt_tensor *shard, mt_dtype dtype, const mti_unit *u, mti_leaf *leaf)
 {
     mt_set(&shard, mt_reshape(shard, MT_SHAPE(-1)));
-    mt_set(&shard,
-           shard ? mti_gather_shard(shard, dtype, u->all->f32_reduce, leaf, &u->group) : NULL);
+    mt_set(&shard, shard
+                       ? mti_gather_shard(shard, dtype, u->all->policy.f32_reduce, leaf, &u->group)
+                       : NULL);
     return shard;
 }
 
@@ -153,7 +154,8 @@ static bool gather_again(mti_unit *u) { return gather(u, u->products, false); }
 /* Begins to gather the block that comes next, in forward or in backward, and its experts. */
 static bool go_ahead(mti_units *all, mti_unit *next, mt_dtype products)
 {
-    if (!all->ahead || all->coming || !next || next->is_gathered) return true;
+    if (all->policy.gather != MTI_GATHER_AHEAD || all->coming || !next || next->is_gathered)
+        return true;
     mti_unit *experts = next->experts;
     next->coming = begin(next, products, true);
     if (!next->coming) return false;
@@ -286,7 +288,8 @@ static bool enter_block(mti_unit *u, const mti_pass *p)
 {
     mti_units *all = u->all;
     const bool again = mt_recomputing(), is_block = u->kind == MTI_UNIT_BLOCK;
-    if (is_block && !u->before && !again && !(all->of_stage && all->stay)) start_over(all);
+    if (is_block && !u->before && !again && !(all->policy.of_stage && all->policy.stay))
+        start_over(all);
     return mti_unit_set_collector(u, p->products) && gather(u, p->products, !again) &&
            go_ahead(all, again ? u->before : u->after, p->products);
 }
@@ -308,7 +311,7 @@ static bool leave_block(mti_unit *u, const mti_pass *p, const mt_tensor *y)
     if (mt_recomputing()) return true;
     const bool follows = y && mt_requires_grad(y) && mt_grad_mode();
     u->is_awaited = follows && u->closing && !p->n_kept && trains(u);
-    u->stays = follows && (all->stay || (all->last_stays && is_end && p->n_kept));
+    u->stays = follows && (all->policy.stay || (all->policy.last_stays && is_end && p->n_kept));
     if (!u->stays) {
         ok = !follows || !is_block || cut(u);
         mti_unit_let_go(u);

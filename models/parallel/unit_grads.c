@@ -15,7 +15,7 @@ static bool find_sum_type(mti_unit *u, mt_dtype products)
     for (size_t i = 0; i < u->params.n; i++) {
         const mti_unit_param *p = &u->params.at[i];
         if (!mt_requires_grad(p->own.shard)) continue;
-        const mt_dtype own = u->all->f32_reduce ? MT_F32 : mti_unit_type(p, products),
+        const mt_dtype own = u->all->policy.f32_reduce ? MT_F32 : mti_unit_type(p, products),
                        kept = mt_grad_dtype(p->own.shard);
         if (n++ && (own != u->sum_type || kept != u->grad_type)) return false;
         u->sum_type = own;
@@ -69,7 +69,7 @@ static bool sum_grads(mti_unit *u, mti_call *c)
                      .to = u->grad_type};
     mt_tensor **grads = mti_malloc(u->params.n * sizeof *grads);
     size_t *of = mti_malloc(u->params.n * sizeof *of);
-    mti_units_drop_summed(all, all->most_summed - 1);
+    mti_units_drop_summed(all, all->policy.most_summed - 1);
     int n = grads && of ? take_grads(u, grads, of) : 0;
     mti_unit_drop_grads(u);
     bool ok = grads && of && (!n || mti_shards_sum(&s, n, grads));
@@ -122,7 +122,7 @@ static bool hold(mti_unit_param *p, mt_dtype dtype, const mti_call *c)
 static bool leave(mti_unit *u, mti_call *c)
 {
     const mti_units *all = u->all;
-    const bool waits = all->reduce_last && (!all->is_last || all->of_stage);
+    const bool waits = all->policy.reduce_last && (!all->is_last || all->policy.of_stage);
     bool ok = true;
     for (size_t i = 0; ok && i < u->params.n; i++) {
         mti_unit_param *p = &u->params.at[i];
@@ -153,10 +153,11 @@ static bool end_backward(mti_ending *ending, bool ok)
         if (ok && u->n_grads) ok = leave(u, &c);
         if (!mti_units_keep(all)) mti_unit_let_go(u);
         /* a stage's that waited: all of them, once its last backward has ended */
-        if (ok && all->reduce_last && all->is_last && all->of_stage) ok = sum_grads(u, &c);
+        if (ok && all->policy.reduce_last && all->is_last && all->policy.of_stage)
+            ok = sum_grads(u, &c);
         end_call(&c);
         u->is_awaited = u->stays = false;
-        if (!ok || all->is_last || !all->reduce_last) mti_unit_drop_grads(u);
+        if (!ok || all->is_last || !all->policy.reduce_last) mti_unit_drop_grads(u);
     }
     mti_units_drop_summed(all, 0);
     mti_units_drop_coming(all);
@@ -191,7 +192,7 @@ static bool collect(mti_collector *collector, const mti_leaf *leaf, mti_call *c)
     mti_unit_param *p = &u->params.at[i];
     if (!leave_others(u, c)) return false;
     /* a second one of this backward is of an earlier forward */
-    if (p->grad && !u->all->reduce_last && !leave(u, c)) return false;
+    if (p->grad && !u->all->policy.reduce_last && !leave(u, c)) return false;
     mt_tensor *grad = mt_retain(c->dout[0]);
     mti_storage_settle(grad->storage, MT_GRADIENT);
     if (!p->grad)

@@ -12,15 +12,8 @@ mti_units *mti_units_new(mt_device *device, const mt_parallel *parallel)
     all->replicas = mti_replica_group(parallel);
     all->few = mti_reshard_group(parallel);
     if (all->few.ranks == all->group.ranks) all->few.ranks = 1; /* they are cut so anyway */
-    all->ahead = mti_fsdp_has(parallel, MT_FSDP_AHEAD);
-    all->stay = parallel->reshard == MT_RESHARD_NEVER;
-    all->last_stays = parallel->reshard == MT_RESHARD_DEFAULT &&
-                      parallel->fsdp & (MT_FSDP_KEEP_LAST | MT_FSDP_GROUP_ENDS);
-    all->reduce_last = parallel->fsdp & MT_FSDP_REDUCE_LAST;
+    all->policy = mti_shard_policy_of(parallel);
     all->is_last = true;
-    all->of_stage = parallel->pipeline > 1;
-    all->most_summed = (size_t)parallel->reduce_inputs;
-    all->f32_reduce = mti_fsdp_has(parallel, MT_FSDP_F32_REDUCE);
     return all;
 }
 

@@ -45,18 +45,15 @@ struct mti_units {
     atomic_int refs;
     mt_device *device; /* borrowed: it outlives tensors on it */
     mt_group group, replicas;
-    mt_group few;                        /* among which blocks are cut after forward; one: none */
-    bool ahead, f32_reduce, reduce_last; /* as MT_FSDP_... */
-    bool stay, last_stays;               /* blocks; the last one */
-    bool is_last;                        /* the backward to come, or that runs, is a step's last */
-    bool of_stage;                       /* of a pipeline: several forwards are in flight */
+    mt_group few; /* among which blocks are cut after forward; one: none */
+    mti_shard_policy policy;
+    bool is_last; /* the backward to come, or that runs, is a step's last */
     MTI_VEC(mti_unit *) list;
     mti_unit *last, *root;            /* block; NULL: none */
     mti_unit *last_gathered, *coming; /* blocks; NULL: none */
     mti_unit *summing;                /* block of which some gradients have come; NULL: none */
     mt_tensor *gathered;              /* what the last one was copied from; NULL in backward */
-    MTI_VEC(mt_tensor *) summed;      /* what the last gradients were summed from, ... */
-    size_t most_summed;               /* ... at most so many */
+    MTI_VEC(mt_tensor *) summed;      /* what the last gradients were summed from */
     bool (*gather_again)(mti_unit *u);
 };
 
@@ -77,7 +74,7 @@ static inline mt_dtype mti_unit_type(const mti_unit_param *p, mt_dtype products)
 /* Stages whose blocks stay keep them for a whole step (set_reshard_after_backward(False)). */
 static inline bool mti_units_keep(const mti_units *all)
 {
-    return all->of_stage && all->stay && !all->is_last;
+    return all->policy.of_stage && all->policy.stay && !all->is_last;
 }
 
 static inline void mti_drop_tensor(mt_tensor **t)

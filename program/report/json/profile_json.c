@@ -224,15 +224,11 @@ static void describe_parallel(mti_fields *f, const void *profile)
     const mti_profile_result *p = profile;
     const mt_parallel *h = &p->workload.parallel;
     const mti_measurement *m = &p->measured;
+    const mti_shard_policy policy = mti_shard_policy_of(h);
     char reshard[32];
     mti_describe_place(f, &p->workload);
-    mti_field_bool(f, "f32_shards", h->fsdp & MT_FSDP_F32_SHARDS);
-    mti_field_bool(f, "f32_reduce", mti_fsdp_has(h, MT_FSDP_F32_REDUCE));
-    mti_field_bool(f, "keep_root", h->fsdp & MT_FSDP_KEEP_ROOT);
-    mti_field_name(f, "gather", &mti_gather_units, mti_gather_unit(h));
-    mti_field_bool(f, "keep_last", h->fsdp & MT_FSDP_KEEP_LAST);
-    mti_field_bool(f, "group_ends", h->fsdp & MT_FSDP_GROUP_ENDS);
-    mti_field_bool(f, "reduce_last", h->fsdp & MT_FSDP_REDUCE_LAST);
+    KEYS(f, mti_shard_policy, &policy, KEY(f32_shards), KEY(f32_reduce), KEY(keep_root),
+         KEY_CHOICE(gather, &mti_gather_units), KEY(keep_last), KEY(group_ends), KEY(reduce_last));
     mti_field_text(f, "reshard", mti_reshard_text(h->reshard, reshard, sizeof reshard));
     mti_field_range(f, "replicas", h->replicas ? h->replicas : 1, 1, INT_MAX);
     mti_field_range(f, "rs_buffers", h->reduce_inputs ? h->reduce_inputs : 1, 1, INT_MAX);

@@ -192,6 +192,7 @@ void mti_print_place(const mti_workload *w, const mti_sheet *to)
 {
     const mt_parallel h = mti_filled_in(&w->parallel);
     if (!w->ranked) return;
+    const mti_shard_policy policy = mti_shard_policy_of(&h);
     static const char *const gathered[] = {"", ", gathered by block", ", gathered ahead"};
     line l = {.n = 0};
     add(&l, "rank %lld", (long long)w->rank);
@@ -202,8 +203,8 @@ void mti_print_place(const mti_workload *w, const mti_sheet *to)
         add(&l, "piece %lld of %lld of each sequence, ", (long long)h.context_rank,
             (long long)h.context);
     add(&l, "%lld with other data%s%s%s", (long long)h.data,
-        (h.fsdp & MT_FSDP_F32_SHARDS) ? ", f32 shards" : "",
-        mti_fsdp_has(&h, MT_FSDP_F32_REDUCE) ? " and sums" : "", gathered[mti_gather_unit(&h)]);
+        policy.f32_shards ? ", f32 shards" : "", policy.f32_reduce ? " and sums" : "",
+        gathered[policy.gather]);
     if (h.expert > 1)
         add(&l, ", 1 of %lld that divide %sexperts", (long long)h.expert,
             mti_folds_experts(&h) ? "whole " : "");

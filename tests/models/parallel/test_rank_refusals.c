@@ -30,10 +30,17 @@ static void indivisible_shares_are_refused_by_name(void **state)
         {{.data = 2, .zero = 3, .fsdp = MT_FSDP_TORCHTITAN_GROUPED & ~48u},
          0,
          {"a gpt", "separate weight"}},
-        {{.data = 2, .zero = 2, .host_shards = true}, 0, {"host_shards", "need stage 3"}},
+        {{.data = 2, .zero = 2, .host_shards = true}, 0, {"host_shards", "needs zero 3"}},
+        {{.data = 2, .zero = 2, .fsdp = MT_FSDP_BLOCK}, 0, {"zero 2", "fsdp needs zero 3"}},
+        {{.data = 2, .zero = 3, .reduce_inputs = 2}, 0, {"reduce_inputs 2", "needs blocks"}},
+        {{.data = 2, .zero = 3, .fsdp = MT_FSDP_KEEP_LAST}, 0, {"fsdp is 4", "KEEP_LAST needs"}},
+        {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_KEEP_ROOT},
+         0,
+         {"pipeline 2", "KEEP_ROOT needs"}},
+        {{.data = 2, .zero = 3, .fsdp = MT_FSDP_F32_SHARDS}, 0, {"in f32", "in bf16 or f16"}},
         {{.data = 2, .pipeline = 2, .zero = 3, .fsdp = MT_FSDP_BLOCK, .reshard = 2},
          0,
-         {"reshard is 2", "pipeline 1"}},
+         {"reshard 2", "pipeline 1"}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (mt_parallel_check(&bad[i].split, &mtt_small_models[bad[i].model]) == MT_OK)
