@@ -68,8 +68,8 @@ static bool add_parts(mti_layouts *all, const mti_fit_task *task, mt_parallel h)
     return true;
 }
 
-/* The last piece's rank is measured: with a causal mask its queries see all keys, so it has most to
- * do. */
+/* The rank with the last shard of a sequence is measured: with a causal mask its queries see all
+ * keys, so it has most to do. */
 bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t c,
                     mt_parallel *out)
 {
@@ -94,7 +94,7 @@ int64_t mti_layout_most_cut(const mt_parallel *layout)
     return layout->pipeline > 1 ? layout->context : layout->context * layout->data;
 }
 
-/* The one with fewest pieces of a sequence, if there is one. */
+/* The one with fewest shards of a sequence, if there is one. */
 static bool add_least_cut(mti_layouts *all, const mti_fit_task *task, const mt_parallel *layout)
 {
     mt_parallel h;

@@ -155,15 +155,15 @@ static void add_latent_attention(builder *b, nature input)
 {
     const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
     const int64_t heads = b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
-    const int64_t pieces = b->s->rank ? b->s->rank->seen : 1;
-    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq * pieces > 1 &&
+    const int64_t shards = b->s->rank ? b->s->rank->seen : 1;
+    const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq * shards > 1 &&
                           mti_copies_heads(b->s->batch, heads, heads);
-    const int64_t seen = repeated ? pieces : 1; /* of all pieces a copy */
+    const int64_t seen = repeated ? shards : 1; /* of all shards a copy */
     const bool up = mti_again(b, MT_RECOMPUTE_MLA_UP_PROJ);
     const bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN);
     add_latents(b, input);
     if (up && b->s->rank && b->s->rank->sequence > 1)
-        mti_keep_floats(b, "the turned part of k, of all pieces", b->s->tokens * b->c->rope_dim,
+        mti_keep_floats(b, "the turned part of k, of all shards", b->s->tokens * b->c->rope_dim,
                         b->e);
     else if (up && unfused_norms(b) && b->e == 2)
         mti_keep(b, BSRP, FLOATS, "the part of k that is turned, beside its latent");
@@ -365,7 +365,7 @@ static void add_kept_results(builder *b)
             if (products[i] == MTI_PRODUCT_PROJ || products[i] == MTI_PRODUCT_DOWN ||
                 (products[i] == MTI_PRODUCT_EXPERT_DOWN && rank->folds == 1) ||
                 products[i] == MTI_PRODUCT_SHARED_DOWN)
-                mti_keep(b, BSH, FLOATS, "this rank's part of the ranks' sum of a product");
+                mti_keep(b, BSH, FLOATS, "this rank's shard of the ranks' sum of a product");
 }
 
 /* Appends the sums, as "L(...)" if `layers` is "L", and resets them. */
@@ -535,7 +535,7 @@ static void set_values(builder *b)
     const int64_t t = rank->tensor, bsh = s->tokens * c->hidden;
     const int64_t folds = s->rank ? s->rank->folds : 1;
     const int64_t rows = c->experts ? folds * mti_rows_of_experts(c, s->tokens / folds) : s->tokens;
-    const int64_t pieces = s->tokens / rank->sequence;
+    const int64_t shards = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
                                        [BSQ] = s->tokens * s->q / t,
@@ -545,9 +545,9 @@ static void set_values(builder *b)
                                        [BSV] = s->tokens * ((c->vocab + t - 1) / t),
                                        [BSNH] = rows * c->hidden / folds,
                                        [BSO] = s->tokens * c->heads * c->value_dim / t,
-                                       [BSC] = pieces * c->q_rank,
-                                       [BSR] = pieces * c->kv_rank,
-                                       [BSRP] = pieces * (c->kv_rank + c->rope_dim),
+                                       [BSC] = shards * c->q_rank,
+                                       [BSR] = shards * c->kv_rank,
+                                       [BSRP] = shards * (c->kv_rank + c->rope_dim),
                                        [BSW] = s->tokens * mti_latent_width(c) / t,
                                        [BSX] = s->tokens * c->shared_experts * c->ffn / t};
     memcpy(b->value, values, sizeof values);

@@ -17,7 +17,7 @@ void mti_keep_experts(builder *b, nature input)
         return;
     }
     if (wide) {
-        b->e = 4; /* of all pieces */
+        b->e = 4; /* of all shards */
         mti_keep_several(b, b->s->rank ? b->s->rank->sequence / folds : 1, BSH, FLOATS,
                          "input of the router's product, in f32");
         b->e = 2;

@@ -86,8 +86,8 @@ bool mti_routing_keeps(const mti_workload *w, int64_t *rows)
 {
     const mt_model_config *c = &w->config;
     const mt_parallel h = mti_filled_in(&w->parallel);
-    const int64_t pieces = !w->ranked ? 1 : h.context * (mti_folds_experts(&h) ? h.tensor : 1);
-    const int64_t t = w->batch * w->seq / pieces;
+    const int64_t shards = !w->ranked ? 1 : h.context * (mti_folds_experts(&h) ? h.tensor : 1);
+    const int64_t t = w->batch * w->seq / shards;
     const mti_expert_call call = {.experts = c->experts,
                                   .k = c->experts_per_token,
                                   .capacity = c->expert_capacity,

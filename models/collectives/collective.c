@@ -1,7 +1,7 @@
 /* collective.c: collectives between the ranks of a parallel model, seen from one rank. n is the
  * number of ranks.
- *   all_gather      y = every rank's x side by side      dx = its part of the sum of all dy
- *   reduce_scatter  y = its part of the sum of all x     dx = every rank's dy side by side
+ *   all_gather      y = every rank's x side by side      dx = its shard of the sum of all dy
+ *   reduce_scatter  y = its shard of the sum of all x    dx = every rank's dy side by side
  *   all_reduce      y = the sum of every rank's x        dx = dy        (Megatron-LM's g)
  *   replicate       y = x, which all ranks have          dx = the sum of every rank's dy  (its f)
  *   send            y stands for x, now elsewhere        dx = what comes back

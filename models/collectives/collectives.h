@@ -78,7 +78,7 @@ bool mti_has_links(const mti_call *c);
 /* y, contiguous: every rank's x side by side along dim. */
 bool mti_gather_ranks(mti_call *c, const mt_group *group, int dim, const mti_view *x,
                       const mti_view *y);
-/* y, contiguous: this rank's part, along dim, of the sum of every rank's x. */
+/* y, contiguous: this rank's shard, along dim, of the sum of every rank's x. */
 bool mti_scatter_sum(mti_call *c, const mt_group *group, int dim, const mti_view *x,
                      const mti_view *y);
 /* y, contiguous: becomes the sum of every rank's y. */

@@ -139,7 +139,7 @@ static bool attach(mti_memory_hooks *p, mti_stage *stage)
     for (int64_t i = 0; ok && i < stage->schedule.n_parts; i++)
         ok = widen_gradients(p, stage->parts[i]) && make_checkpoints(p, stage->parts[i]);
     stage->scaler = p->scaler;
-    return ok && widen_gradients(p, mti_zero_stepped(stage->zero)); /* ZeRO's pieces */
+    return ok && widen_gradients(p, mti_zero_stepped(stage->zero)); /* ZeRO's shards */
 }
 
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options, mti_stage *stage)

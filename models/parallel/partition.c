@@ -147,7 +147,7 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
         need = "te-current where parameters are shards (zero 3)";
     else if (c->heads * c->value_dim % (t * block) || attention % (t * block) ||
              narrow % (t * block) || c->ffn % (t * block))
-        need = "a form whose blocks cover the ranks' parts";
+        need = "a form whose blocks cover the ranks' shards";
     return !need ||
            mti_fail_bool(MT_ERR_UNSUPPORTED, "parallel: the config's linear is %s; need %s",
                          mti_choice_name(&mti_linear_forms, (int)c->ops.linear), need);
@@ -261,7 +261,7 @@ static bool check_model(const mt_parallel *h, const mt_model_config *c)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: tensor is %" PRId64
                              " and the config's loss is %s; a rank has its own "
-                             "part of the logits: need native, f32, lse, chunked, unfused or held",
+                             "shard of the logits: need native, f32, lse, chunked, unfused or held",
                              h->tensor, mti_choice_name(&mti_loss_forms, (int)c->ops.loss));
     if (c->ops.linear && !check_linear(h, c)) return false;
     if (!check_cut(h, c) || !check_ahead(h, c)) return false;

@@ -1,6 +1,6 @@
 /* rank_files.c: checkpoints of ranks. The file is the one that a process with the whole model would
  * write: each rank knows from shapes where in it its elements lie, and writes and reads these. No
- * rank ever has more than its own part. */
+ * rank ever has more than its own shard. */
 #include <stdio.h>
 #include <string.h>
 #include "collectives/collectives.h"
@@ -165,7 +165,7 @@ static void note_steps(save *w, int64_t *steps)
     }
 }
 
-/* Every rank's; the most is right, as a rank may have no part of a parameter, or an empty one. */
+/* Every rank's; the most is right, as a rank may have no shard of a parameter, or an empty one. */
 static bool share_steps(save *w, int64_t *steps)
 {
     size_t n = w->whole.n, ranks = (size_t)mt_comm_group(w->world).ranks;

@@ -410,7 +410,7 @@ static bool check_adapters(mt_device *device, const mt_parallel *h, const mt_lor
            mti_fail_bool(
                MT_ERR_UNSUPPORTED,
                "rank: weights in 4 bits among %lld tensor ranks, %lld expert ranks on %s: a "
-               "part of a matrix has other blocks than the whole, and so other codes; "
+               "shard of a matrix has other blocks than the whole, and so other codes; "
                "need tensor 1, expert 1, weights that are not quantised, or meta",
                (long long)h->tensor, (long long)h->expert, mt_device_kind(device));
 }

@@ -173,9 +173,9 @@ static bool cut(mti_unit *u)
     for (size_t i = 0; ok && few.ranks > 1 && i < u->params.n; i++) {
         mti_unit_param *p = &u->params.at[i];
         const int64_t n = mt_numel(p->whole) / few.ranks;
-        MT_AUTO mt_tensor *part = mt_detach(p->whole);
-        mt_set(&part, mt_slice(part, 0, few.rank * n, n));
-        p->resharded = part ? mt_clone(part) : NULL;
+        MT_AUTO mt_tensor *own = mt_detach(p->whole);
+        mt_set(&own, mt_slice(own, 0, few.rank * n, n));
+        p->resharded = own ? mt_clone(own) : NULL;
         ok = p->resharded && mt_set_category(p->resharded, MT_PARAMETER) == MT_OK;
     }
     return ok;

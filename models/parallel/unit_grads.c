@@ -24,15 +24,15 @@ static bool find_sum_type(mti_unit *u, mt_dtype products)
     return n > 0;
 }
 
-/* part: [1,n] of the sum. */
-static bool give(mt_tensor *shard, mt_tensor *part, const mti_call *c)
+/* sum: [1,n], the shard's. */
+static bool give(mt_tensor *shard, mt_tensor *sum, const mti_call *c)
 {
     mti_view v = shard->view;
     mt_tensor *grad = mt_grad(shard);
-    v.data = part->view.data;
-    v.dtype = part->view.dtype;
+    v.data = sum->view.data;
+    v.dtype = sum->view.dtype;
     if (grad) return c->k->binary(c->ctx, MTI_ADD, &grad->view, &v, &grad->view);
-    mt_tensor *g = mti_tensor_view(part, &v);
+    mt_tensor *g = mti_tensor_view(sum, &v);
     bool ok = g && mt_set_grad(shard, g) == MT_OK;
     mt_release(g);
     return ok;

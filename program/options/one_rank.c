@@ -36,8 +36,9 @@ static bool count_ranks(mti_options *o, int64_t *of_a_stage, int64_t *all)
            mti_options_refuse(o, "--tp, --cp, --dp, --pp: more ranks than can be counted");
 }
 
-/* --rank says which stage and which piece, too, and which experts; other ranks differ in nothing
- * that is measured. The last piece's rank needs most: its queries see all keys. */
+/* --rank says which stage and which shard of a sequence, too, and which experts; other ranks differ
+ * in nothing that is measured. The rank with the last shard needs most: its queries see all keys.
+ */
 static bool place_rank(mti_options *o)
 {
     mt_parallel *h = &o->workload.parallel;
@@ -96,15 +97,15 @@ bool mti_check_rank(mti_options *o)
     mti_workload *w = &o->workload;
     mt_parallel *h = &w->parallel;
     const bool trains = o->verb == MTI_TRAIN;
-    const int64_t piece = w->seq / at_least_1(h->context);
+    const int64_t shard = w->seq / at_least_1(h->context);
     if (!w->ranked) return true;
     if (trains && !o->world) return refuse_one_process(o);
     if (!trains && !check_profiled_rank(o)) return false;
     h->zero = (int)o->zero;
     if (trains) h->microbatches = o->train.accumulate;
-    if (h->sequence && piece % at_least_1(h->tensor))
+    if (h->sequence && shard % at_least_1(h->tensor))
         return mti_options_refuse(o, "--sp: --seq %lld is cut among --tp %lld; need a multiple",
-                                  (long long)piece, (long long)h->tensor);
+                                  (long long)shard, (long long)h->tensor);
     if (!trains && !place_rank(o)) return false;
     return mt_parallel_check(h, &w->config) == MT_OK || mti_options_refuse_as(o, "");
 }

@@ -18,7 +18,7 @@ bool mti_print_together(const mti_workload *w, const mti_rank_figures *ranks, in
               h->sequence ? " and the sequence" : "", (long long)(h->data ? h->data : 1),
               (long long)(h->pipeline ? h->pipeline : 1), h->pipeline > 1 ? "s" : "");
     if (h->expert > 1) fprintf(out, ", %lld divide the experts", (long long)h->expert);
-    if (h->context > 1) fprintf(out, ", %lld pieces of each sequence", (long long)h->context);
+    if (h->context > 1) fprintf(out, ", %lld shards of each sequence", (long long)h->context);
     fputc('\n', out);
     mti_heading(&sheet, measured ? "Each rank's bytes, and what meta predicted for it"
                                  : "Each rank's bytes, as predicted: meta runs nothing");

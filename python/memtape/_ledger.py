@@ -152,7 +152,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)  # what is not a subclass with a mind
 
 
 def plain(t: torch.Tensor) -> torch.Tensor:
-    """t; of a DTensor this rank's own part."""
+    """t; of a DTensor this rank's shard."""
     return t if type(t) in PLAIN else getattr(t, "_local_tensor", t)
 
 

@@ -57,7 +57,7 @@ class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # a DTensor calls the operation on its own part
+            return NotImplemented  # a DTensor calls the operation on its own shard
         if torch._C._get_dispatch_mode(_FAKE) is not None:  # by which a DTensor learns a shape
             return func(*args, **(kwargs or {}))
         if func is _WAIT:

@@ -76,7 +76,7 @@ typedef struct mt_fit_time {
     double products; /* counted FLOPs, recomputed ones too, over flops * utilisation */
     double memory;   /* bytes that all other ops move, over bandwidth */
     double layers;   /* bytes between ranks that share layers, over link or network */
-    double context;  /* bytes between ranks that have pieces of the same sequences, the same */
+    double context;  /* bytes between ranks that have shards of the same sequences, the same */
     double experts;  /* bytes to ranks with other experts, over link and network at once */
     double stages;   /* bytes between stages, as between ranks that share layers */
     double bubble;   /* (p-1)/(m v) of the six above */
@@ -89,7 +89,7 @@ typedef struct mt_fit_time {
 /* One way to divide the work, measured: the first and the last stage; only the first if that does
  * not fit and others do. */
 typedef struct mt_fit_setup {
-    mt_parallel parallel;   /* its stage is the one that needs most; the last piece of sequences */
+    mt_parallel parallel;   /* its stage is the one that needs most; the last shard of sequences */
     const char *checkpoint; /* "none", ... */
     const char *offload;
     int64_t microbatch; /* sequences */

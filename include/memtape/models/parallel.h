@@ -227,7 +227,7 @@ MT_API mt_status mt_stage_evaluate(mt_stage *stage, mt_tensor *tokens, mt_tensor
 MT_API mt_status mt_stage_save(const char *path, mt_stage *stage, mt_optimizer *optimizer,
                                mt_comm *world, int64_t step, size_t n_metadata,
                                const mt_key_value *metadata);
-/* Puts this rank's part of weights, optimizer state and generator back; waits for no other. As
+/* Puts this rank's shard of weights, optimizer state and generator back; waits for no other. As
  * mt_checkpoint_load: everything is compared first, and with optimizer NULL its state in the file
  * is passed over. */
 MT_API mt_status mt_stage_load(mt_safetensors *file, mt_stage *stage, mt_optimizer *optimizer,
@@ -235,7 +235,7 @@ MT_API mt_status mt_stage_load(mt_safetensors *file, mt_stage *stage, mt_optimiz
 /* The adapters alone, the file that mt_lora_save would write of the whole model; as mt_stage_save.
  */
 MT_API mt_status mt_stage_save_lora(const char *path, mt_stage *stage, mt_comm *world);
-/* This rank's part of the weights of any file with the whole model's, which has no adapters; those
+/* This rank's shard of the weights of any file with the whole model's, which has no adapters; those
  * of the stage stay as they are. */
 MT_API mt_status mt_stage_load_weights(mt_safetensors *file, mt_stage *stage);
 

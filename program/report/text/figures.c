@@ -200,7 +200,7 @@ void mti_print_place(const mti_workload *w, const mti_sheet *to)
     add(&l, "  stage %lld of %lld, 1 of %lld that share each layer%s, ", (long long)h.stage,
         (long long)h.pipeline, (long long)h.tensor, h.sequence ? " and the sequence" : "");
     if (h.context > 1)
-        add(&l, "piece %lld of %lld of each sequence, ", (long long)h.context_rank,
+        add(&l, "shard %lld of %lld of each sequence, ", (long long)h.context_rank,
             (long long)h.context);
     add(&l, "%lld with other data%s%s%s", (long long)h.data,
         policy.f32_shards ? ", f32 shards" : "", policy.f32_reduce ? " and sums" : "",

@@ -352,9 +352,9 @@ static const char *span(const mti_fit_report *f, char buf[RANGE], double x, bool
     return buf;
 }
 
-/* Columns that only some answers have: ranks with pieces of sequences; that divide experts. */
+/* Columns that only some answers have: ranks with shards of sequences; that divide experts. */
 typedef struct extras {
-    bool pieces, experts;
+    bool shards, experts;
 } extras;
 
 static void add_row(mti_table *t, const mti_fit_report *f, const char *with, const mt_fit_setup *s,
@@ -366,7 +366,7 @@ static void add_row(mti_table *t, const mti_fit_report *f, const char *with, con
     mti_table_cell(t, "%lld%s", (long long)h->tensor, h->sequence ? "+sp" : "");
     mti_table_cell(t, h->interleave > 1 ? "%lld/%lld" : "%lld", (long long)h->pipeline,
                    (long long)h->interleave);
-    if (x->pieces) mti_table_cell(t, "%lld", (long long)h->context);
+    if (x->shards) mti_table_cell(t, "%lld", (long long)h->context);
     mti_table_cell(t, "%lld", (long long)h->data);
     if (x->experts) mti_table_cell(t, "%lld", (long long)h->expert);
     mti_table_cell(t, h->data * h->context > 1 ? "%d" : "-", h->zero);
@@ -408,7 +408,7 @@ static void print_notes(const mti_fit_remedies *all, FILE *out)
 
 static void look_for_extras(extras *x, const mt_fit_setup *s)
 {
-    x->pieces = x->pieces || s->parallel.context > 1;
+    x->shards = x->shards || s->parallel.context > 1;
     x->experts = x->experts || s->parallel.expert > 1;
 }
 
@@ -419,7 +419,7 @@ static mti_table *new_table(bool with, const extras *x)
         const char *heading, *alignment;
         bool shown;
     } all[] = {{"with", "l", with},    {"tp", "l", true},      {"pp", "r", true},
-               {"cp", "r", x->pieces}, {"dp", "r", true},      {"ep", "r", x->experts},
+               {"cp", "r", x->shards}, {"dp", "r", true},      {"ep", "r", x->experts},
                {"zero", "r", true},    {"batches", "r", true}, {"checkpt", "l", true},
                {"off", "l", true},     {"GiB", "r", true},     {"tokens/s", "r", !with},
                {"MFU", "r", !with}};

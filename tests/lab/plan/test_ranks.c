@@ -93,7 +93,7 @@ static void any_model_agrees_whole_and_divided(void **state)
         snprintf(name, sizeof name, "random model %d", i);
         mt_model_config c = mtt_draw_model(&seed);
         int64_t batch = mtt_pick(&seed, 1, 4), seq = 2 * mtt_pick(&seed, 1, 16);
-        if (seq <= 2 * c.mtp_layers) seq = 6; /* of a piece more than it predicts ahead */
+        if (seq <= 2 * c.mtp_layers) seq = 6; /* of a shard more than it predicts ahead */
         mti_memory_options memory = {0};
         if (mtt_toss(&seed) && !c.inplace) memory.checkpoint = "ops";
         for (int k = 0; k < DIVISIONS; k++) n_ranks += plan(name, &c, batch, seq, k, &memory);

@@ -43,7 +43,7 @@ equal(left_out(*eight, "--checkpoint", "full"), {"a": 2 * 8 * 5 * 256}, "codes o
 equal(set(left_out(*eight)), {"a", "each"}, "and without checkpoints")
 mixture = ["moe-tiny", *META, "-b", 2, "-s", 16, "--dp", 2, "--ep", 2, "--recipe", "torchtitan"]
 equal(set(left_out(*mixture)), {"outputs"}, "experts among ranks")
-equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and pieces of sequences")
+equal(set(left_out(*llama, "--dp", 2, "--pp", 3, "--cp", 2, "--recipe", "torchtitan")), {"what", "all"}, "stages, and shards of sequences")
 fitted = json.loads(run("fit", "gpt2", "--gpus", 2, "--gpu", "h100", "--recipe", "zero3", "-s", 64, "--json", "-").stdout)
 equal([row["bytes"] for row in fitted["left_out"]][:1], [10**8], "a fit")
 titan = ["fit", "moe-tiny", "--gpu", "h100", "--recipe", "torchtitan", "-b", 8, "-s", 64]

@@ -70,7 +70,7 @@ for form, zero in (("te-mxfp8", 3), ("te-delayed", 2)):  # a search leaves out w
     equal((fit["fitting"] > 0, {s["sp"] for s in fit["setups"]}), (True, {False}), f"{form}: set-ups that fit")
     equal(max(s["zero"] for s in fit["setups"]), zero, f"{form}: stages of ZeRO")
     check("ops" not in {s["checkpoint"] for s in fit["setups"]}, f"{form}: no results of products are kept")
-refused(["te-mxfp8", "blocks cover the ranks' parts"], "profile", *bf16, "--linear", "te-mxfp8", "--tp", 4, "--ffn", 64)
+refused(["te-mxfp8", "blocks cover the ranks' shards"], "profile", *bf16, "--linear", "te-mxfp8", "--tp", 4, "--ffn", 64)
 
 for words, args in ((["--checkpoint ops", "full"], ["--checkpoint", "ops"]), (["--budget"], ["--budget", "1GiB"]),
                     (["--qlora"], ["--qlora", "--lora-rank", 2]), (["(sp)", "torchao-float8"], ["--tp", 2, "--sp"]),

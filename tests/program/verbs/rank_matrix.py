@@ -59,7 +59,7 @@ def as_predicted(what, loss, n, *words):
 figures = runs = nth = 0
 for n in SIZES:
     for tp, cp, dp, pp, zero in ways(n):
-        dropout = 0 if cp > 1 else 0.1  # pieces of sequences draw none
+        dropout = 0 if cp > 1 else 0.1  # shards of sequences draw none
         division = [word for option, value in (("--tp", tp), ("--cp", cp), ("--dp", dp), ("--pp", pp)) if value > 1
                     for word in (option, value)]
         division += ["--zero", zero] if cp * dp > 1 else []

@@ -109,9 +109,9 @@ for key in set(paths(r)) - known:
 
 # ---- ZeRO 3 gathers 16 bits where autocast computes in them: no cast weight is kept ----
 amp = ["gpt", "-d", 32, "-l", 4, "--amp", "bf16", "--dp", 4, "--device", "meta"]
-whole, pieces = (profile(*amp, "--zero", zero) for zero in (2, 3))
+whole, shards = (profile(*amp, "--zero", zero) for zero in (2, 3))
 weights = 4 * 12 * 32**2 + 256 * 32  # of the layers' products and of the head
-equal(whole["saved"]["bytes"] - pieces["saved"]["bytes"], 2 * weights, "cast weights that ZeRO 3 does not keep")
+equal(whole["saved"]["bytes"] - shards["saved"]["bytes"], 2 * weights, "cast weights that ZeRO 3 does not keep")
 
 # ---- a plan of a rank: its share of the parameters and of what is kept, and what fits ----
 for model in (["gpt"], ["gpt", "--norm", "post"], ["llama", "--kv-heads", 2], ["bert"], ["block"]):
@@ -222,7 +222,7 @@ for parts, lengths in ((1, (4, 4, 3)), (2, (4, 4, 3))):
     equal(count, profile("llama", "-l", 11, "--device", "meta")["params"]["count"], "every layer is in one stage")
 refused(["pipeline times interleave is 12", "layers, 11"], "profile", "llama", "-l", 11, "--pp", 12, "--device", "meta")
 
-# ---- pieces of sequences ----
+# ---- shards of sequences ----
 for more in ([], ["--attention", "math"], ["--attention", "math", "--checkpoint", "selective"], ["--amp", "bf16"],
              ["--tp", 2, "--sp", "--checkpoint", "ops"], ["--dp", 2, "--zero", 3, "--checkpoint", "full"],
              ["--offload", "cpu"], ["--lora-rank", 4], ["--recipe", "hf"], ["--recipe", "fsdp2"]):
@@ -230,7 +230,7 @@ for more in ([], ["--attention", "math"], ["--attention", "math", "--checkpoint"
         alone = profile(*model, *more, "-s", 32, "--device", "meta", *["--tp", 1][:2 * (more[:1] != ["--tp"])],
                         *["--dp", 2][:2 * ("fsdp2" in more)])
         r = profile(*model, *more, "-s", 128, "--cp", 4, "--device", "meta")
-        name = f"{model} {more} in four pieces"
+        name = f"{model} {more} in four shards"
         equal((r["parallel"]["cp"], r["parallel"]["rank"]), (4, 3 * r["parallel"]["tp"]), f"the rank of {name}")
         if r["formula"]:
             equal(r["formula"]["unexplained"], 0, f"the books of {name}")
@@ -240,9 +240,9 @@ rows = json.loads(run("sweep", "llama", "-l", 2, "-s", 128, "--over", "cp=1,2,4"
 state = 2 * 16  # of the generator, for each layer's flash attention
 equal([(row["saved"] - state) * c for row, c in zip(rows, (1, 2, 4))], [rows[0]["saved"] - state] * 3, "half the sequence")
 p = json.loads(run("plan", "gpt", "--cp", 2, "-s", 64, "--json", "-").stdout)
-equal(p["parallel"]["cp"], 2, "a plan's pieces")
+equal(p["parallel"]["cp"], 2, "a plan's shards")
 first = run("profile", "gpt", "--cp", 4, "--rank", 1, "--device", "meta").stdout
-check("piece 1 of 4 of each sequence" in first, first)
+check("shard 1 of 4 of each sequence" in first, first)
 refused(["--cp", "multiple"], "profile", "gpt2", "--cp", 4, "-s", 30, "--device", "meta")
 refused(["--sp", "multiple"], "profile", "gpt2", "--cp", 4, "--tp", 2, "--sp", "-s", 36, "--device", "meta")
 refused(["--device meta"], "profile", "gpt2", "--cp", 2, "--device", "cpu")
