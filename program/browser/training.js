@@ -8,7 +8,7 @@ const TRAINED_CHOICES = [["act", "Activation", ["gelu", "relu"]], ["checkpoint",
 const SAVED = "/dev/saved", SLICE_SECONDS = 1, WIDE_ENOUGH = 200;
 const training = {program: null, made: false, going: false, ended: false, saved: null, losses: [], step: 0};
 
-/* Of "█▌  │ 12/300  loss 2.31  14 k tok/s  1.2 MiB (peak 3.4 MiB)  ETA 5 s". */
+/* Reads a step from "█▌  │ 12/300  loss 2.31  14 k tok/s  1.2 MiB (peak 3.4 MiB)  ETA 5 s". */
 function showStep(bar) {
   const found = /│ ((\d+)\/\d+) {2}loss (\S+) {2}(\S+ ?\S* tok\/s)/.exec(bar);
   if (!found) return;
@@ -166,7 +166,7 @@ function makeTraining() {
       button("anew", "Begin anew", beginAnew)),
     h("div", {class: "command"}, h("code", {id: "train-command"})), h("p", {id: "train-bad", class: "bad", role: "alert"}),
     h("p", {id: "train-now", class: "instant"}), h("div", {class: "trained"}, h("figure", null, h("figcaption", null, "Loss"), h("div", {id: "train-loss"})),
-      h("figure", null, h("figcaption", null, "Memory over a step: ", h("code", {id: "train-profiled"})), h("div", {id: "train-memory"}))),
+      h("figure", null, h("figcaption", null, "Memory over a step"), h("p", {class: "note"}, h("code", {id: "train-profiled"})), h("div", {id: "train-memory"}))),
     h("p", {id: "train-end", role: "status"}),
     h("figure", {id: "train-writes", hidden: true}, h("figcaption", null, "What it writes now"), h("pre", {id: "train-wrote"})));
   element("train-text").value = TEXT_TO_LEARN;

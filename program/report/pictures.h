@@ -1,4 +1,4 @@
-/* pictures.h: memory as pictures: SVG, a trace for Perfetto, and a snapshot for PyTorch's viewer. */
+/* pictures.h: memory as pictures: SVG, a trace for Perfetto, a snapshot for PyTorch's viewer. */
 #ifndef MTI_PICTURES_H
 #define MTI_PICTURES_H
 
