@@ -1,25 +1,18 @@
 /* period.c: the allocator's state from microbatch to microbatch. */
 #include "measure/period.h"
 
-void mti_repeat_begin(mti_repeat *r, mt_device *device, int64_t ahead, int64_t unit)
+static void begin_step(mti_repeat *r)
 {
-    r->device = device;
-    r->ahead = ahead, r->unit = unit;
     r->begins.n = r->anchor.n = 0;
     r->at = 0, r->seen = 0;
-    r->span = (ahead / unit + 1) * unit; /* what is in flight moves through as many places */
+    /* What is in flight moves through as many places. */
+    r->span = (r->ahead / r->unit + 1) * r->unit;
 }
 
-void mti_repeat_free(mti_repeat *r)
+/* Before each forward and each backward. */
+static bool begin_turn(mti_repeat *r)
 {
-    mti_free(r->begins.at);
-    mti_free(r->anchor.at);
-    *r = (mti_repeat){0};
-}
-
-bool mti_repeat_turn(mti_repeat *r)
-{
-    return MTI_PUSH(&r->begins, mti_pool_newest(r->device->pool));
+    return MTI_PUSH(&r->begins, mti_pool_newest(r->stage->device->pool));
 }
 
 /* The last turn that began before the block was made; -1: none. */
@@ -73,7 +66,9 @@ static bool write_down(void *user, const mti_cell_info *cell)
     return l->ok = MTI_PUSH(&l->r->anchor, block_of(l->r, cell));
 }
 
-bool mti_repeat_find(mti_repeat *r, int64_t done, int64_t *period)
+/* After `done` backwards, each followed by a forward: *period = how many of them ago all was as it
+ * is now; 0: not known. */
+static bool find_period(mti_repeat *r, int64_t done, int64_t *period)
 {
     look l = {.r = r, .shift = done - r->at, .ok = true};
     *period = 0;
@@ -82,12 +77,46 @@ bool mti_repeat_find(mti_repeat *r, int64_t done, int64_t *period)
     /* Looking takes no longer than the step does. */
     const uint64_t made = r->begins.at[r->begins.n - 1] - r->begins.at[0];
     if (r->seen > 4 * made) return true;
-    if (r->at) mti_pool_visit_cells(r->device->pool, is_same, &l);
+    if (r->at) mti_pool_visit_cells(r->stage->device->pool, is_same, &l);
     r->seen += l.n;
     if (r->at && l.ok && l.n == r->anchor.n) return *period = l.shift, true;
     if (r->at && l.shift < r->span) return true;
     if (r->at) r->span *= 2;
     r->at = done, r->anchor.n = 0, l.ok = true;
-    mti_pool_visit_cells(r->device->pool, write_down, &l);
+    mti_pool_visit_cells(r->stage->device->pool, write_down, &l);
     return l.ok;
+}
+
+/* ---- observing a stage ---- */
+
+static bool leave_out(mti_repeat *r, mti_step *step, int64_t done)
+{
+    int64_t period = 0;
+    if (done == 0 || step->next >= step->n) return true;
+    if (!find_period(r, done, &period)) return false;
+    if (period) mti_step_leave_out(step, period);
+    return true;
+}
+
+static bool observe(void *user, mti_moment moment, mti_step *step, int64_t k)
+{
+    mti_repeat *r = user;
+    const bool forward = moment == MTI_BEFORE_FORWARD, backward = moment == MTI_BEFORE_BACKWARD;
+    if (forward && k == 0) begin_step(r);
+    return (!backward || leave_out(r, step, k)) && ((!forward && !backward) || begin_turn(r));
+}
+
+void mti_repeat_observe(mti_repeat *r, mti_stage *stage)
+{
+    r->stage = stage;
+    r->ahead = stage->schedule.ahead;
+    r->unit = mti_schedule_period(&stage->schedule);
+    mti_stage_observe(stage, observe, r);
+}
+
+void mti_repeat_free(mti_repeat *r)
+{
+    mti_free(r->begins.at);
+    mti_free(r->anchor.at);
+    *r = (mti_repeat){0};
 }

@@ -8,7 +8,7 @@
 #ifndef MTI_MEASURE_PERIOD_H
 #define MTI_MEASURE_PERIOD_H
 
-#include "tensor/tensor.h"
+#include "parallel/parallel.h"
 
 /* A block at one instant; private. */
 typedef struct mti_repeat_block {
@@ -17,24 +17,20 @@ typedef struct mti_repeat_block {
     int64_t turn, nth; /* made in this forward or backward, as its nth; turn -1: before the step */
 } mti_repeat_block;
 
-/* Zero, then begin for each step; free at the end. */
+/* Zero, then observe a stage's steps; free at the end. */
 typedef struct mti_repeat {
-    mt_device *device;
-    int64_t ahead, unit;
+    const mti_stage *stage; /* borrowed */
+    int64_t ahead;          /* forwards before the first backward */
+    int64_t unit; /* after so many turns its forwards and backwards are of the same parts again */
     MTI_VEC(uint64_t) begins;         /* of each turn: the newest block's serial */
     MTI_VEC(mti_repeat_block) anchor; /* the state that later ones are compared with */
     int64_t at, span;                 /* after how many backwards; it is replaced after so many */
     uint64_t seen;                    /* cells */
 } mti_repeat;
 
-/* Begins a step that has `ahead` forwards before the first backward; after `unit` turns its
- * forwards and backwards are of the same parts again. */
-void mti_repeat_begin(mti_repeat *r, mt_device *device, int64_t ahead, int64_t unit);
+/* From now on each step of the stage leaves out the turns to come that would only repeat what has
+ * been: its device has no data. */
+void mti_repeat_observe(mti_repeat *r, mti_stage *stage);
 void mti_repeat_free(mti_repeat *r);
-/* Before each forward and each backward. */
-bool mti_repeat_turn(mti_repeat *r);
-/* After `done` backwards, each followed by a forward: *period = how many of them ago all was as it
- * is now; 0: not known. */
-bool mti_repeat_find(mti_repeat *r, int64_t done, int64_t *period);
 
 #endif

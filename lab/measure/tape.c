@@ -105,29 +105,28 @@ bool mti_tape_of(mti_tape *t, mti_forward_fn *forward, void *user)
     return mti_tape_end(t, output);
 }
 
-typedef struct subject {
-    mti_subject of;
-    mti_memory_hooks hooks;
-} subject;
-
-static mt_tensor *forward_of(void *user)
+/* The first forward of a step. */
+static mt_tensor *first_output(void *subject)
 {
-    subject *s = user;
-    if (!mti_memory_hooks_begin(&s->hooks, true)) return NULL;
-    mt_tensor *output = mti_stage_run(&s->of.stage, 0, &(mti_in_flight){s->of.input, s->of.target});
-    if (!mti_memory_hooks_end(&s->hooks)) mt_set(&output, NULL);
+    mti_subject *s = subject;
+    mti_step step = {0};
+    bool ok = mti_step_begin(&step, &s->stage, &(mti_batches){mti_subject_take, NULL, s}) &&
+              mti_step_infer(&step);
+    mt_tensor *output = ok ? mt_retain(step.in_flight[0].output) : NULL;
+    mti_step_end(&step);
     return output;
 }
 
 bool mti_tape_record(mti_tape *t, mt_device *device, const mti_workload *w)
 {
-    subject s = {0};
+    mti_subject s = {0};
+    mti_memory_hooks hooks = {0};
     *t = (mti_tape){0};
-    bool ok = mti_subject_make(&s.of, device, w, true) &&
-              mti_memory_hooks_make(&s.hooks, &w->memory, &s.of.stage) &&
-              mti_tape_of(t, forward_of, &s);
-    mti_memory_hooks_free(&s.hooks);
-    mti_subject_free(&s.of);
+    bool ok = mti_subject_make(&s, device, w, true) &&
+              mti_memory_hooks_make(&hooks, &w->memory, &s.stage) &&
+              mti_tape_of(t, first_output, &s);
+    mti_memory_hooks_free(&hooks);
+    mti_subject_free(&s);
     return ok;
 }
 

@@ -121,46 +121,23 @@ typedef struct run {
     bool inference; /* no target, and so no loss */
 } run;
 
-/* Every forward draws the same random numbers. */
-static bool before_forward(void *user, bool first)
-{
-    run *r = user;
-    mt_seed(r->subject.device, r->workload->seed + 1);
-    return mt_device_sync(r->subject.device) == MT_OK && mti_repeat_turn(&r->repeat) &&
-           mti_memory_hooks_begin(&r->memory_hooks, first);
-}
-
-static bool after_forward(void *user)
-{
-    run *r = user;
-    return mti_memory_hooks_end(&r->memory_hooks);
-}
-
-/* Leaves out as many of the turns to come as would only repeat what has been. */
-static bool leave_out(run *r, mti_step *step, int64_t done)
-{
-    int64_t period;
-    if (mt_device_has_data(r->subject.device) || done == 0 || step->next >= step->n) return true;
-    if (!mti_repeat_find(&r->repeat, done, &period)) return false;
-    if (period) mti_step_leave_out(step, period);
-    return true;
-}
-
-static bool before_backward(void *user, mti_step *step, int64_t k)
-{
-    run *r = user;
-    mt_seed(r->subject.device, r->workload->seed + 2);
-    return leave_out(r, step, k) && mti_repeat_turn(&r->repeat);
-}
-
 /* What the gradients and the optimizer's state take now. */
-static bool note_states(void *user)
+static void note_states(run *r)
 {
-    run *r = user;
     r->m->optimizer_bytes = mti_optimizer_state_bytes(r->optimizer);
     r->m->optimizer_host = mti_optimizer_host_bytes(r->optimizer);
     r->m->grad_bytes = mti_zero_grad_bytes(r->subject.stage.zero);
-    return true;
+}
+
+/* Every forward draws the same random numbers, and every backward. */
+static bool observe(void *user, mti_moment moment, mti_step *step, int64_t k)
+{
+    run *r = user;
+    (void)step, (void)k;
+    if (moment == MTI_BEFORE_FORWARD) mt_seed(r->subject.device, r->workload->seed + 1);
+    if (moment == MTI_BEFORE_BACKWARD) mt_seed(r->subject.device, r->workload->seed + 2);
+    if (moment == MTI_BEFORE_DROP) note_states(r);
+    return moment != MTI_BEFORE_FORWARD || mt_device_sync(r->subject.device) == MT_OK;
 }
 
 /* ---- a step, phase by phase ---- */
@@ -171,13 +148,10 @@ static bool forward_phase(run *r, mti_step *step, mti_phases *phases, mt_ledger 
     mti_stage *stage = &r->subject.stage;
     mt_device *device = r->subject.device;
     double began = begin_phase("forward", device);
-    mti_repeat_begin(&r->repeat, device, stage->schedule.ahead,
-                     mti_schedule_period(&stage->schedule));
-    bool collects = ledger && mt_ledger_begin(ledger) == MT_OK, ok = collects || !ledger;
-    ok = ok && mti_step_begin(step, stage, &(mti_batches){mti_subject_take, NULL, &r->subject}) &&
-         (r->inference ? mti_step_infer : mti_step_ahead)(step);
-    if (collects) ok = mt_ledger_end(ledger) == MT_OK && ok;
-    ok = ok && mt_device_sync(device) == MT_OK;
+    mti_memory_hooks_watch(&r->memory_hooks, ledger);
+    bool ok = mti_step_begin(step, stage, &(mti_batches){mti_subject_take, NULL, &r->subject}) &&
+              (r->inference ? mti_step_infer : mti_step_ahead)(step) &&
+              mt_device_sync(device) == MT_OK;
     end_phase(phases, "forward", device, began);
     return ok;
 }
@@ -227,12 +201,12 @@ static bool init_phase(run *r, mt_device *device)
     mti_measurement *m = r->m;
     mti_stage *stage = &r->subject.stage;
     double began = begin_phase("init", device);
-    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference) &&
-              mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, stage) &&
-              make_optimizer(r);
+    bool ok = mti_subject_make(&r->subject, device, r->workload, !r->inference);
+    mti_stage_observe(stage, observe, r);
+    if (!mt_device_has_data(device)) mti_repeat_observe(&r->repeat, stage);
+    ok = ok && mti_memory_hooks_make(&r->memory_hooks, &r->workload->memory, stage) &&
+         make_optimizer(r);
     end_phase(&m->phases, "init", device, began);
-    stage->observer =
-        (mti_step_observer){before_forward, after_forward, before_backward, note_states, r};
     m->newest_before = mti_pool_newest(device->pool);
     m->n_params = stage->n_params;
     m->in_flight = stage->schedule.ahead;

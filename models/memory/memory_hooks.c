@@ -83,7 +83,7 @@ void mti_count_trained(mt_module *model, const mt_model_config *config,
     mt_device_release(meta);
 }
 
-/* ---- making ---- */
+/* ---- what a stage is given ---- */
 
 static bool widen_gradients(const mti_memory_hooks *p, mt_module *model)
 {
@@ -142,39 +142,24 @@ static bool attach(mti_memory_hooks *p, mti_stage *stage)
     return ok && widen_gradients(p, mti_zero_stepped(stage->zero)); /* ZeRO's shards */
 }
 
-bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options, mti_stage *stage)
-{
-    *p = (mti_memory_hooks){.options = is_default(options) ? NULL : options,
-                            .device = stage->device,
-                            .ahead = stage->schedule.ahead};
-    if (!p->options) return true;
-    if (hooks_wanted(options)) {
-        p->asked = mt_ledger_new(p->device);
-        if (!p->asked) return false;
-    }
-    return make_offload(p) && make_compress(p) && make_scaler(p) && attach(p, stage);
-}
-
-void mti_memory_hooks_free(mti_memory_hooks *p)
-{
-    mt_ledger_free(p->asked);
-    mt_offload_free(p->offload);
-    mt_compress_free(p->compress);
-    mt_scaler_free(p->scaler);
-    mt_checkpoint_report_free(p->report);
-    *p = (mti_memory_hooks){0};
-}
-
 /* ---- around forward: hooks are pushed outermost first ---- */
+
+static bool begin_ledger(mti_memory_hooks *p)
+{
+    p->under_ledger = p->ledger && p->in_ledger < p->ahead;
+    if (p->under_ledger) p->in_ledger++;
+    return !p->under_ledger || mt_ledger_begin(p->ledger) == MT_OK;
+}
 
 static bool begin_cast(const mti_memory_hooks *p)
 {
-    return !p->options->amp || mt_autocast_begin(p->options->amp_dtype) == MT_OK;
+    const mti_memory_options *o = p->options;
+    return !o || !o->amp || mt_autocast_begin(o->amp_dtype) == MT_OK;
 }
 
 static bool end_cast(mti_memory_hooks *p)
 {
-    if (!p->options->amp) return true;
+    if (!p->options || !p->options->amp) return true;
     p->memory_stats.cast_copies = mt_autocast_cached(&p->memory_stats.cast_bytes);
     return mt_autocast_end() == MT_OK;
 }
@@ -183,18 +168,19 @@ static bool end_cast(mti_memory_hooks *p)
 static bool end_hooks(mti_memory_hooks *p, int n_begun)
 {
     bool ok = true;
-    if (n_begun > 2 && p->asked) ok = mt_ledger_end(p->asked) == MT_OK;
-    if (n_begun > 1 && p->compress) ok = mt_compress_end(p->compress) == MT_OK && ok;
-    if (n_begun > 0 && p->offload) ok = mt_offload_end(p->offload) == MT_OK && ok;
+    if (n_begun > 3 && p->asked) ok = mt_ledger_end(p->asked) == MT_OK;
+    if (n_begun > 2 && p->compress) ok = mt_compress_end(p->compress) == MT_OK && ok;
+    if (n_begun > 1 && p->offload) ok = mt_offload_end(p->offload) == MT_OK && ok;
+    if (n_begun > 0 && p->under_ledger) ok = mt_ledger_end(p->ledger) == MT_OK && ok;
     return ok;
 }
 
-bool mti_memory_hooks_begin(mti_memory_hooks *p, bool first)
+static bool before_forward(mti_memory_hooks *p, bool first)
 {
-    if (!p->options) return true;
     if (p->report && first) mt_checkpoint_report_clear(p->report);
     int n = 0;
-    bool ok = !p->offload || mt_offload_begin(p->offload) == MT_OK;
+    bool ok = begin_ledger(p);
+    if (ok) n++, ok = !p->offload || mt_offload_begin(p->offload) == MT_OK;
     if (ok) n++, ok = !p->compress || mt_compress_begin(p->compress) == MT_OK;
     if (ok) n++, ok = !p->asked || mt_ledger_begin(p->asked) == MT_OK;
     if (ok) n++, ok = begin_cast(p);
@@ -220,17 +206,55 @@ static bool note_offloaded(mti_memory_hooks *p)
     return true;
 }
 
-bool mti_memory_hooks_end(mti_memory_hooks *p)
+static bool after_forward(mti_memory_hooks *p)
 {
-    if (!p->options) return true;
     bool ok = end_cast(p);
-    ok = end_hooks(p, 3) && note_offloaded(p) && ok;
-    if (++p->memory_stats.forwards != p->ahead) return ok;
+    ok = end_hooks(p, 4) && note_offloaded(p) && ok;
+    if (!p->options || ++p->memory_stats.forwards != p->ahead) return ok;
     ok = ok && mt_visit_duplicates(p->device, count_duplicate, &p->memory_stats) == MT_OK;
     if (p->asked) p->memory_stats.asked = mt_ledger_bytes(p->asked);
     mt_ledger_free(p->asked); /* it would grow with each step */
     p->asked = NULL;
     return ok;
+}
+
+static bool observe(void *user, mti_moment moment, mti_step *step, int64_t k)
+{
+    (void)step;
+    if (moment == MTI_BEFORE_FORWARD) return before_forward(user, k == 0);
+    return moment != MTI_AFTER_FORWARD || after_forward(user);
+}
+
+/* ---- making ---- */
+
+bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options, mti_stage *stage)
+{
+    *p = (mti_memory_hooks){.options = is_default(options) ? NULL : options,
+                            .device = stage->device,
+                            .ahead = stage->schedule.ahead};
+    mti_stage_observe(stage, observe, p);
+    if (!p->options) return true;
+    if (hooks_wanted(options)) {
+        p->asked = mt_ledger_new(p->device);
+        if (!p->asked) return false;
+    }
+    return make_offload(p) && make_compress(p) && make_scaler(p) && attach(p, stage);
+}
+
+void mti_memory_hooks_free(mti_memory_hooks *p)
+{
+    mt_ledger_free(p->asked);
+    mt_offload_free(p->offload);
+    mt_compress_free(p->compress);
+    mt_scaler_free(p->scaler);
+    mt_checkpoint_report_free(p->report);
+    *p = (mti_memory_hooks){0};
+}
+
+void mti_memory_hooks_watch(mti_memory_hooks *p, mt_ledger *ledger)
+{
+    p->ledger = ledger;
+    p->in_ledger = 0;
 }
 
 bool mti_memory_hooks_report(mti_memory_hooks *p)

@@ -34,6 +34,9 @@ typedef struct mti_memory_hooks {
     mt_device *device;                 /* borrowed */
     int64_t ahead;                     /* forwards that a step begins with */
     mt_ledger *asked;                  /* until those are over */
+    mt_ledger *ledger;                 /* borrowed; NULL: none */
+    int64_t in_ledger;                 /* forwards that it has seen */
+    bool under_ledger;                 /* now */
     mt_checkpoint_report *report;
     mt_offload *offload;
     mt_compress *compress;
@@ -54,13 +57,14 @@ mt_module *mti_adapted_new(mt_device *device, const mt_model_config *config,
 void mti_count_trained(mt_module *model, const mt_model_config *config,
                        const mti_memory_options *options, int64_t *n, uint64_t *frozen_bytes);
 
-/* All but adapters, for the steps of a stage, which borrows the scaler. Free in any case. */
+/* All but adapters, for the steps of a stage, which borrows the scaler and p itself: p observes it.
+ * Free in any case. */
 bool mti_memory_hooks_make(mti_memory_hooks *p, const mti_memory_options *options,
                            mti_stage *stage);
 void mti_memory_hooks_free(mti_memory_hooks *p);
-/* Around each forward; end also after a failure, once begin went well. `first`: of a step. */
-bool mti_memory_hooks_begin(mti_memory_hooks *p, bool first);
-bool mti_memory_hooks_end(mti_memory_hooks *p);
+/* The ledger, which p borrows, sees the next forwards before a first backward, outside of all that
+ * p does: what is saved after offload and compression. */
+void mti_memory_hooks_watch(mti_memory_hooks *p, mt_ledger *ledger);
 /* After a backward: completes p->memory_stats. */
 bool mti_memory_hooks_report(mti_memory_hooks *p);
 

@@ -387,16 +387,16 @@ uint64_t mti_draws_before(const mti_part_draws *d, int64_t nth);
 
 typedef struct mti_step mti_step;
 
-/* An observer of a stage's steps; each function may be NULL. */
-typedef struct mti_step_observer {
-    /* Around each forward; `first`: of the step. after_forward also after a failure, once
-     * before_forward went well. */
-    bool (*before_forward)(void *user, bool first);
-    bool (*after_forward)(void *user);
-    bool (*before_backward)(void *user, mti_step *step, int64_t k); /* the k-th */
-    bool (*before_drop)(void *user); /* the optimizer has stepped, and the gradients are there */
-    void *user;
-} mti_step_observer;
+typedef enum mti_moment {
+    MTI_BEFORE_FORWARD, /* the k-th; so are these three: */
+    MTI_AFTER_FORWARD,  /* after a failure, too, once the observer has seen what is before it */
+    MTI_BEFORE_BACKWARD,
+    MTI_BEFORE_DROP, /* the optimizer has stepped, and the gradients are there; no step, k = 0 */
+} mti_moment;
+
+/* Observes a stage's steps; false if it fails, and so does the step. */
+typedef bool mti_observe_fn(void *user, mti_moment moment, mti_step *step, int64_t k);
+#define MTI_OBSERVERS 4
 
 typedef struct mt_stage {
     mti_schedule schedule;
@@ -411,7 +411,11 @@ typedef struct mt_stage {
     uint64_t n_params;    /* before ZeRO cuts them */
     mt_comm *unconnected; /* the shards' pipeline_comm on a device without data, if none is given */
     mti_part_draws draws;
-    mti_step_observer observer;
+    struct {
+        mti_observe_fn *fn;
+        void *user; /* borrowed */
+    } observers[MTI_OBSERVERS];
+    int n_observers;
     mt_scaler *scaler;    /* borrowed; NULL: none */
     mt_tensor *outputs;   /* the last logits, with MT_LOSS_HELD; else NULL */
     bool is_plain;        /* a model of one process, which need not be cut into layers */
@@ -432,6 +436,8 @@ bool mti_stage_make(mti_stage *s, mt_device *device, const mt_model_config *conf
 bool mti_stage_make_plain(mti_stage *s, mt_device *device, const mt_model_config *config,
                           mt_module *model, int64_t microbatches);
 void mti_stage_free(mti_stage *s);
+/* Its steps have this observer, too. Around a forward the first is the outermost. */
+void mti_stage_observe(mti_stage *s, mti_observe_fn *fn, void *user);
 
 /* A part of the model whose forward has run and whose backward has not. */
 typedef struct mti_in_flight {

@@ -1,5 +1,6 @@
 /* step.c: one training step of one rank, which all ranks make together; a plain model is a rank of
  * one. Everything that trains or measures takes this step. */
+#include <assert.h>
 #include <math.h>
 #include "memtape/ops.h"
 #include "nn/model.h"
@@ -12,6 +13,28 @@ double mti_stage_losses(const mt_stage *s)
 {
     const mt_parallel *h = &s->shards->parallel;
     return (double)(h->microbatches * mti_data_group(h).ranks);
+}
+
+/* ---- observers ---- */
+
+void mti_stage_observe(mt_stage *s, mti_observe_fn *fn, void *user)
+{
+    assert(s->n_observers < MTI_OBSERVERS);
+    s->observers[s->n_observers].fn = fn;
+    s->observers[s->n_observers++].user = user;
+}
+
+/* Shows a moment to the first n observers, what is after something to the last of them first. */
+static bool show(const mt_stage *s, int n, mti_moment moment, mti_step *step, int64_t k)
+{
+    const bool back = moment == MTI_AFTER_FORWARD;
+    bool ok = true;
+    for (int i = 0; i < n && (ok || back); i++) {
+        const int at = back ? n - 1 - i : i;
+        ok = s->observers[at].fn(s->observers[at].user, moment, step, k) && ok;
+        if (!ok && moment == MTI_BEFORE_FORWARD) show(s, at, MTI_AFTER_FORWARD, step, k);
+    }
+    return ok;
 }
 
 /* ---- forward ---- */
@@ -59,13 +82,12 @@ static bool scale_loss(const mt_stage *s, mt_tensor **loss)
 static bool forward(mti_step *p, int64_t k)
 {
     mt_stage *s = p->stage;
-    const mti_step_observer *o = &s->observer;
     const mti_turn turn = mti_schedule_at(&s->schedule, k, false);
     mti_in_flight *f = &p->in_flight[k % p->n_places];
     *f = (mti_in_flight){.last = s->shards[turn.part].last, .outputs = &s->outputs};
-    if (o->before_forward && !o->before_forward(o->user, k == 0)) return false;
+    if (!show(s, s->n_observers, MTI_BEFORE_FORWARD, p, k)) return false;
     if (p->batches.take(p->batches.user, turn, f)) f->output = mti_stage_run(s, turn.part, f);
-    bool ok = !o->after_forward || o->after_forward(o->user);
+    bool ok = show(s, s->n_observers, MTI_AFTER_FORWARD, p, k);
     if (!ok || !f->output) return false;
     f->is_loss = f->target || mt_rank(f->output) == 0;
     if (f->is_loss && p->batches.note_loss && !p->batches.note_loss(p->batches.user, f->output))
@@ -106,12 +128,11 @@ static mt_tensor *gradient_of(const mti_in_flight *f)
 static bool backward(mti_step *p, int64_t k)
 {
     const mt_stage *s = p->stage;
-    const mti_step_observer *o = &s->observer;
     const mti_turn turn = mti_schedule_at(&s->schedule, k, true);
     mti_in_flight *f = &p->in_flight[mti_schedule_return(&s->schedule, k) % p->n_places];
     mt_backward_options options = {0};
     const bool is_loss = f->is_loss;
-    if (o->before_backward && !o->before_backward(o->user, p, k)) return false;
+    if (!show(s, s->n_observers, MTI_BEFORE_BACKWARD, p, k)) return false;
     let_go_of_inputs(f); /* the tape has what it needs of them */
     if (!is_loss) options.gradient = gradient_of(f);
     const bool is_last = turn.micro + 1 == s->schedule.run;
@@ -211,8 +232,7 @@ static bool balance_experts(const mt_stage *s)
 
 bool mti_step_optimizer(mt_stage *s, mt_optimizer *optimizer, double max_norm, double *norm)
 {
-    const mti_step_observer *o = &s->observer;
     bool ok = mti_zero_before_step(s->zero);
     if (ok && optimizer) ok = step(s, optimizer, max_norm, norm) && balance_experts(s);
-    return ok && (!o->before_drop || o->before_drop(o->user)) && mti_zero_after_step(s->zero);
+    return ok && show(s, s->n_observers, MTI_BEFORE_DROP, NULL, 0) && mti_zero_after_step(s->zero);
 }

@@ -4,26 +4,13 @@
 #include "memtape/ops.h"
 #include "nn/model.h"
 
-/* ---- around a forward: the ledger outermost, as in a profile ---- */
+/* ---- a step's phases ---- */
 
-static bool before_forward(void *user, bool first)
+static bool set_phase(void *user, mti_moment moment, mti_step *step, int64_t k)
 {
-    mti_trainer *t = user;
-    t->under_ledger = t->ledger && t->ledger_forwards < t->stage.schedule.ahead;
-    if (t->under_ledger) t->ledger_forwards++;
-    if (mt_set_phase("forward") != MT_OK) return false;
-    if (t->under_ledger && mt_ledger_begin(t->ledger) != MT_OK) return false;
-    if (mti_memory_hooks_begin(&t->memory_hooks, first)) return true;
-    if (t->under_ledger) mt_ledger_end(t->ledger);
-    return false;
-}
-
-static bool after_forward(void *user)
-{
-    mti_trainer *t = user;
-    bool ok = mti_memory_hooks_end(&t->memory_hooks);
-    if (t->under_ledger) ok = mt_ledger_end(t->ledger) == MT_OK && ok;
-    return mt_set_phase("backward") == MT_OK && ok;
+    (void)user, (void)step, (void)k;
+    if (moment == MTI_BEFORE_FORWARD) return mt_set_phase("forward") == MT_OK;
+    return moment != MTI_AFTER_FORWARD || mt_set_phase("backward") == MT_OK;
 }
 
 /* ---- making and freeing ---- */
@@ -84,12 +71,10 @@ bool mti_trainer_make(mti_trainer *t, mt_device *device, const mti_workload *w,
                              mti_corpus_length(corpus, false),
                              corpus->in_tokens ? "tokens" : "bytes", (long long)w->seq + 1);
     mt_seed(device, w->seed);
-    bool ok = (w->ranked ? make_rank(t) : make_model(t)) &&
-              mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, &t->stage) &&
-              make_optimizer(t);
-    t->stage.observer = (mti_step_observer){
-        .before_forward = before_forward, .after_forward = after_forward, .user = t};
-    return ok;
+    if (!(w->ranked ? make_rank(t) : make_model(t))) return false;
+    mti_stage_observe(&t->stage, set_phase, NULL);
+    return mti_memory_hooks_make(&t->memory_hooks, &t->workload.memory, &t->stage) &&
+           make_optimizer(t);
 }
 
 void mti_trainer_free(mti_trainer *t)
@@ -210,7 +195,8 @@ bool mti_trainer_step(mti_trainer *t)
 bool mti_trainer_begin_watch(mti_trainer *t)
 {
     mt_mem_reset_peak(t->device);
-    return (t->ledger = mt_ledger_new(t->device)) != NULL;
+    mti_memory_hooks_watch(&t->memory_hooks, t->ledger = mt_ledger_new(t->device));
+    return t->ledger != NULL;
 }
 
 mti_watched mti_trainer_end_watch(mti_trainer *t)
@@ -219,6 +205,7 @@ mti_watched mti_trainer_end_watch(mti_trainer *t)
     mt_mem_get_stats(t->device, &stats);
     const mti_watched watched = {mt_ledger_bytes(t->ledger), stats.allocated.peak,
                                  stats.reserved.peak};
+    mti_memory_hooks_watch(&t->memory_hooks, NULL);
     mt_ledger_free(t->ledger);
     t->ledger = NULL;
     return watched;

@@ -32,11 +32,9 @@ typedef struct mti_trainer {
     const mti_corpus *corpus; /* borrowed */
     mt_device *device;        /* borrowed */
     mti_stage stage;
-    mt_module *model;        /* the stage's; NULL for one of several ranks */
-    mt_comm *world;          /* of all ranks, borrowed */
-    mt_ledger *ledger;       /* of a rank: for the forwards before the first backward; NULL: none */
-    int64_t ledger_forwards; /* those that it has seen */
-    bool under_ledger;       /* now */
+    mt_module *model;  /* the stage's; NULL for one of several ranks */
+    mt_comm *world;    /* of all ranks, borrowed */
+    mt_ledger *ledger; /* of a rank: for the forwards before the first backward; NULL: none */
     mt_optimizer *optimizer;
     mti_memory_hooks memory_hooks;
     int64_t step; /* steps done */

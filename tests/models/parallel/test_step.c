@@ -161,33 +161,15 @@ typedef struct seen {
     mti_stage *stage;
 } seen;
 
-static bool before_forward(void *user, bool first)
+static bool count(void *user, mti_moment moment, mti_step *step, int64_t k)
 {
     seen *s = user;
-    s->forwards++, s->firsts += first;
-    return true;
-}
-
-static bool after_forward(void *user)
-{
-    seen *s = user;
-    s->ended++;
-    return true;
-}
-
-static bool before_backward(void *user, mti_step *step, int64_t k)
-{
-    seen *s = user;
-    assert_int_equal(k, s->backwards++);
-    if (s->period && k == 2) mti_step_leave_out(step, s->period);
-    return true;
-}
-
-static bool before_drop(void *user)
-{
-    seen *s = user;
-    s->drops++;
-    s->grads = mti_zero_grad_bytes(s->stage->zero);
+    s->firsts += moment == MTI_BEFORE_FORWARD && k == 0;
+    if (moment == MTI_BEFORE_FORWARD) assert_int_equal(k, s->forwards++);
+    if (moment == MTI_AFTER_FORWARD) assert_int_equal(k, s->ended++);
+    if (moment == MTI_BEFORE_BACKWARD) assert_int_equal(k, s->backwards++);
+    if (moment == MTI_BEFORE_BACKWARD && s->period && k == 2) mti_step_leave_out(step, s->period);
+    if (moment == MTI_BEFORE_DROP) s->drops++, s->grads = mti_zero_grad_bytes(s->stage->zero);
     return true;
 }
 
@@ -202,8 +184,7 @@ static void an_observer_sees_every_turn(void **state)
             run r = {.device = mt_device_open("meta")};
             assert_true(mti_stage_make(&r.stage, r.device, &c, &h, 0, NULL));
             seen s = {.stage = &r.stage, .period = period};
-            r.stage.observer = (mti_step_observer){before_forward, after_forward, before_backward,
-                                                   before_drop, &s};
+            mti_stage_observe(&r.stage, count, &s);
             r.tokens = mt_zeros(r.device, MT_I64, MT_SHAPE(BATCH, SEQ));
             mti_step step;
             const mti_batches batches = {.take = take, .user = &r};
@@ -228,12 +209,64 @@ static void an_observer_sees_every_turn(void **state)
         }
 }
 
+/* What two observers see: the outer writes capitals. */
+typedef struct letters {
+    char text[32];
+    bool refuse; /* by the inner one, a forward */
+} letters;
+
+static bool write_letter(letters *l, char c)
+{
+    size_t n = strlen(l->text);
+    assert_true(n + 1 < sizeof l->text);
+    l->text[n] = c;
+    return true;
+}
+
+static bool outer(void *user, mti_moment moment, mti_step *step, int64_t k)
+{
+    (void)step, (void)k;
+    return write_letter(user, "FEBD"[moment]);
+}
+
+static bool inner(void *user, mti_moment moment, mti_step *step, int64_t k)
+{
+    letters *l = user;
+    (void)step, (void)k;
+    return write_letter(l, "febd"[moment]) && !(l->refuse && moment == MTI_BEFORE_FORWARD);
+}
+
+static void observers_nest(void **state)
+{
+    (void)state;
+    for (int refuse = 0; refuse <= 1; refuse++) {
+        const mt_parallel h = {.microbatches = 2};
+        run r = {.device = mt_device_open("meta")};
+        letters l = {.refuse = refuse};
+        assert_true(mti_stage_make(&r.stage, r.device, &mtt_models[MTT_GPT], &h, 0, NULL));
+        mti_stage_observe(&r.stage, outer, &l);
+        mti_stage_observe(&r.stage, inner, &l);
+        r.tokens = mt_zeros(r.device, MT_I64, MT_SHAPE(BATCH, SEQ));
+        mti_step step;
+        const mti_batches batches = {.take = take, .user = &r};
+        assert_true(mti_step_begin(&step, &r.stage, &batches));
+        assert_int_equal(mti_step_ahead(&step) && mti_step_backward(&step), !refuse);
+        mti_step_end(&step);
+        assert_int_equal(!refuse && mti_step_optimizer(&r.stage, NULL, 0, NULL), !refuse);
+        assert_string_equal(l.text, refuse ? "FfE" : "FfeEBbFfeEBbDd");
+        mt_release(r.tokens);
+        mti_stage_free(&r.stage);
+        mt_device_release(r.device);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plain_model_is_a_rank_of_one),
         cmocka_unit_test(squares_of_gradients_with_gaps_are_of_their_elements),
         cmocka_unit_test(an_observer_sees_every_turn),
+        cmocka_unit_test(observers_nest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
