@@ -117,6 +117,9 @@ typedef struct mti_budget_watch {
     int64_t highest, current, base;
     int64_t place; /* current layer; -1: before the layers, `layers`: after them */
     bool back;
+    const char *module; /* of the latest event, ... */
+    int64_t layer;      /* ... its layer, -1: none; ... */
+    bool outside;       /* ... and whether it is neither in a layer nor the whole model */
 } mti_budget_watch;
 
 void mti_budget_watch_event(void *user, const mt_mem_event *event);

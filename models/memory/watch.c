@@ -41,10 +41,20 @@ static void come_down(mti_budget_watch *w, int64_t place)
         if (--w->place >= 0) raise(&w->at[w->place].at_backward, w->current);
 }
 
+/* Equal names of modules are one string, and of several events in a row. */
+static void note_module(mti_budget_watch *w, const char *module)
+{
+    if (module == w->module) return;
+    w->module = module;
+    w->layer = mti_budget_layer(module, NULL);
+    w->outside = w->layer < 0 && !is_whole_model(module);
+}
+
 static void find_place(mti_budget_watch *w, const mt_mem_event *e)
 {
-    int64_t layer = mti_budget_layer(e->module, NULL);
-    bool back = !strcmp(e->phase, "backward"), outside = layer < 0 && !is_whole_model(e->module);
+    note_module(w, e->module);
+    const int64_t layer = w->layer;
+    const bool back = !strcmp(e->phase, "backward"), outside = w->outside;
     if (w->back && !back) w->place = -1; /* the next step, or an optimizer's part */
     w->back = back;
     if (layer >= w->layers) return;

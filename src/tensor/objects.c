@@ -81,15 +81,19 @@ void mti_objects_empty(mt_device *device)
 {
     mti_objects *o = &device->objects;
     for (size_t i = 0; i < MTI_OBJECT_LISTS; i++) {
+        size_t n_bytes = 0;
         lock(o);
         mti_free_object *p = o->first[i];
         o->first[i] = NULL;
-        for (const mti_free_object *q = p; q; q = q->next) o->n_bytes -= i * UNIT;
         unlock(o);
         while (p) {
             mti_free_object *next = p->next;
             mti_free(p);
+            n_bytes += i * UNIT;
             p = next;
         }
+        lock(o);
+        o->n_bytes -= n_bytes;
+        unlock(o);
     }
 }
