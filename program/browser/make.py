@@ -51,6 +51,7 @@ def sources():
             yield path, OWN
     for name in re.findall(r"^EXAMPLE\((\w+),", (ROOT / "program/browser/examples.def").read_text(), re.M):
         yield ROOT / "examples" / f"{name}.c", OWN.replace("-Dmain=mt_page_main", f"-Dmain=mt_example_{name}")
+    yield ROOT / "tests/src/gradcheck/audit.c", OWN  # of examples/audit.c
     for name in ("examples.c", "start.c", "products.c"):
         yield ROOT / "program/browser" / name, OWN
     yield OUT / "report.c", OWN

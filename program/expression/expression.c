@@ -161,7 +161,8 @@ static int find_op(reader *r, size_t n)
     if (near)
         mti_point_at("expr", r->text, r->at, "\"%s\" is not an op; did you mean %s?", name, near);
     else
-        mti_point_at("expr", r->text, r->at, "\"%s\" is not an op; memtape audit lists them", name);
+        mti_point_at("expr", r->text, r->at,
+                     "\"%s\" is not an op; include/memtape/ops.h lists them", name);
     return -1;
 }
 

@@ -243,9 +243,9 @@ bool mti_options_complete(mti_options *o)
 {
     const mti_verb_rules *rules = o->rules;
     mt_model_config base;
-    bool builds = mti_verb_builds(o->verb), named = *mti_verb_get(o->verb)->args != 0;
+    bool named = *mti_verb_get(o->verb)->args != 0;
     if (rules->check_words && !rules->check_words(o)) return false;
-    if (builds && named && !o->workload.name && !takes_no_model(o))
+    if (named && !o->workload.name && !takes_no_model(o))
         return mti_options_refuse(
             o,
             "MODEL is missing; give linear, mlp, attention, block, gpt, a preset or a "
@@ -253,7 +253,7 @@ bool mti_options_complete(mti_options *o)
             o->verb == MTI_EXPLAIN ? "; or --expr" : "");
     if (!default_rank(o) || !mti_rank_defaults(o)) return false;
     if (takes_no_model(o)) return mti_check_used_so_far(o);
-    if (!builds) return mti_check_used(o);
+    if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
     if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
     if (o->given[MTI_O_CONTEXT]) base.context = o->given_config.context;

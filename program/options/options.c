@@ -93,15 +93,13 @@ static bool read_operand(mti_options *o, const char *word)
     if (o->verb == MTI_COMPARE && o->workload.name && !MTI_PUSH(&o->measured, o->workload.name))
         return mti_options_refuse_as(o, "");
     if (model && o->workload.name && o->verb != MTI_COMPARE)
-        return mti_options_refuse(o, "\"%.80s\": unexpected; %s is \"%.80s\" already", word,
-                                  o->verb == MTI_AUDIT ? "OP" : "MODEL", o->workload.name);
+        return mti_options_refuse(o, "\"%.80s\": unexpected; MODEL is \"%.80s\" already", word,
+                                  o->workload.name);
     if (!model && mti_option_find(o->verb, "data"))
         return mti_options_refuse(o, "\"%.80s\": unexpected; give --data %.80s", word, word);
     if (!model)
         return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
-    if (mti_verb_builds(o->verb)) return mti_model_read(o, word, &o->workload.name);
-    o->workload.name = word;
-    return true;
+    return mti_model_read(o, word, &o->workload.name);
 }
 
 static bool read_words(mti_options *o, int argc, char **argv)

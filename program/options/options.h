@@ -109,7 +109,7 @@ typedef struct mti_options {
     bool declined[MTI_OPTION_COUNT];  /* a flag of a sweep's row that is "no" */
     bool by_recipe[MTI_OPTION_COUNT]; /* neither, but set by the recipe */
 
-    /* What the verb runs; `name` is the MODEL argument (audit: the op). Its config is complete and
+    /* What the verb runs; `name` is the MODEL argument. Its config is complete and
      * checked after a successful parse of a verb that builds a model. */
     mti_workload workload;
     mt_model_config given_config; /* a field counts only if its option was given */

@@ -51,6 +51,12 @@ static int refuse_verb(const char *word)
             word, word, word, word);
         return MTI_EXIT_USAGE;
     }
+    if (!strcmp(word, "audit")) {
+        mti_print(stderr,
+                  "memtape: audit is a program of the course now: ./run lesson builds it, and "
+                  "build/examples/audit OP says what an op keeps, and whether it has to\n");
+        return MTI_EXIT_USAGE;
+    }
     const char *names[MTI_VERB_COUNT];
     for (int v = 0; v < MTI_VERB_COUNT; v++) names[v] = mti_verb_get((mti_verb)v)->name;
     mti_choose("memtape: verb", names, MTI_VERB_COUNT, word);

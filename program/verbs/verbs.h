@@ -10,7 +10,6 @@
 #include "options/verbs.def"
 #undef VERB
 int mti_profile_together(const mti_options *o); /* each of several ranks */
-mti_describe mti_describe_audits;               /* what audit writes, as those of results.h */
 
 extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rules, mti_sweep_rules,
     mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;

@@ -27,7 +27,7 @@ LINES = [
     ("bench/torch_rows.py", r'^ *"gelu": F\.gelu,.*$', '    "mish": F.mish,'),
 ]
 # All that goes through the rows of the op table. Where PyTorch cannot be imported, the comparison with it is skipped.
-TESTS = ["gradcheck", "naive gradcheck", "layouts", "nn autocast", "audit ops", "program audit", "backends elementwise", "backends naive",
+TESTS = ["gradcheck", "naive gradcheck", "layouts", "nn autocast", "audit", "backends elementwise", "backends naive",
          "parity with PyTorch", "parity of random graphs with PyTorch"]
 CHECKS = ["arrows", "length", "format", "headers", "names", "comments"]
 

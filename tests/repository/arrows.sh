@@ -8,7 +8,7 @@ cd "${1:-$(dirname "$0")/../..}"
 # The order of the rooms, lowest first, and the room of each public header. program/browser stands below the house, in libc's place.
 find include/memtape src models lab program -name '*.[ch]' | grep -v '^program/browser/' | sort | xargs awk '
 BEGIN {
-    n_rooms = split("base backends memtrack tensor autograd ops hooks files comm collectives stacks nn tokens optim io generate parallel memory workload plan measure fit compare audit expression trainer report options verbs", order, " ")
+    n_rooms = split("base backends memtrack tensor autograd ops hooks files comm collectives stacks nn tokens optim io generate parallel memory workload plan measure fit compare expression trainer report options verbs", order, " ")
     for (i = 1; i <= n_rooms; i++) level[order[i]] = i
     split("status=base dtype=base openblas=backends memory=memtrack device=tensor tensor=tensor host_copy=tensor counters=tensor dlpack=tensor " \
           "print=autograd autograd=autograd hooks=autograd ops=ops op_table=ops autocast=ops quantize=ops offload=hooks checkpoint=hooks compress=hooks memtape=hooks " \

@@ -31,7 +31,6 @@ VERBS = {
     "svg": ["profile", "gpt", "-l", 1, "--optimizer", "adamw", "--device", "meta", "--svg", OUT],
     "html": ["profile", "gpt", "-l", 1, "--optimizer", "adamw", "--device", "meta", "--html", OUT],
     "explain": ["explain", "mlp", "--act", "gelu"],
-    "audit": ["audit", "relu"],
     "sweep": ["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta"],
     "plan": ["plan", "gpt", "-b", 2, "--json", OUT],
     "rank": ["profile", "gpt", "-l", 2, "--tp", 2, "--device", "meta", "--json", OUT],

@@ -94,7 +94,6 @@ static json_t *schema_for(const char *verb)
                {"fit", mti_describe_fit, &fit},
                {"serve", mti_describe_serve, &serve},
                {"compare", mti_describe_compared, &compared},
-               {"audit", mti_describe_audits, zeros},
                {"explain", mti_describe_explained, &explained}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(verb, all[i].verb)) return object_of(all[i].describe, all[i].blank);

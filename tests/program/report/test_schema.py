@@ -56,7 +56,6 @@ RUNS = {
               (["gpt", "-l", 2, "--capacity", "1KiB"], None)],
     "explain": [(["--expr", "h = x@w; checkpoint(relu(h))*h", "--shapes", "x=4x5,w=5x4"], 0), (["--expr", "x*x", "--shapes", "x=3", "--no-grad", "x"], 0)],
     "compare": [([SNAPSHOT, LOG, *GPT], 0), ([SNAPSHOT, "mlp", "--checkpoint", "full"], 0)],
-    "audit": [([], 0), (["dropout"], 0)],
 }
 PAGES = {"profile": ("profile-json.md", lambda key: not key.startswith("rows")), "plan": ("plan-json.md", None), "compare": ("compare.md", None),
          "sweep": ("profile-json.md", lambda key: key.startswith("rows"))}

@@ -74,7 +74,6 @@ SAME = [
     "profile config.json -b 2 -s 64 --device meta --lora-rank 2 --snapshot out.pickle",
     "explain block -b 2 -s 16 -d 16 --dropout 0.5",
     "explain --expr x*0.5+1e-3 --shapes x=4,4",
-    "audit gelu", "audit gelu --json -",
     "sweep block -b 2 -s 16 --over dropout=0.25,0.5 --device meta",
     "sweep block -b 2 -s 16 --over dropout=0.25,0.5 --device meta --svg out.svg --html out.html --json -",
     "plan gpt2", "plan gpt2 -b 8 --html out.html --json -",

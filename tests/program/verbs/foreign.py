@@ -14,7 +14,7 @@ from terminal import Terminal
 # C0, DEL, C1 in UTF-8, orders and marks of bidirectional text, bytes that are not UTF-8; no "/", which ends a name.
 HOSTILE = b"n\x1b]0;t\x07\x7f\x08\r\xc2\x9b31m\xc2\x85\xe2\x80\xae\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c\xff\xc3(\xed\xa0\x80 z"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-SMALL = {"profile": "linear -b 2 --ffn 8 -d 8", "explain": "linear -b 2 --ffn 8 -d 8", "audit": "relu", "plan": "tiny",
+SMALL = {"profile": "linear -b 2 --ffn 8 -d 8", "explain": "linear -b 2 --ffn 8 -d 8", "plan": "tiny",
          "sweep": "linear -b 2 --ffn 8 -d 8 --over act=relu", "fit": "tiny --gpus 1 --gpu h100",
          "serve": "tiny --gpu h100", "compare": "run.log tiny"}
 LONG = os.environ.get("MTT_LONG") == "1"

@@ -207,7 +207,7 @@ for program, picture in PICTURES.items():
     keep(picture, run_example(program, DRAWN / picture).returncode, program)
 equal({p.name for p in LESSONS.glob("*.svg")} - drawn, set(PICTURES.values()), "pictures that nothing draws")
 
-for program in [*PICTURES, "own_module", "train_gpt"]:
+for program in [*PICTURES, "audit", "own_module", "train_gpt"]:
     p = run_example(program, "--help")
     check(p.returncode == 2 and "usage: " in p.stderr and not Path("--help").exists(), f"{program} --help: {p.returncode} {p.stderr}")
 

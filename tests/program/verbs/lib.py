@@ -12,7 +12,7 @@ from pathlib import Path
 # Tests share the machine: waiting threads must not take the cores from working ones.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 MEMTAPE = os.environ.get("MEMTAPE", "memtape")
-VERBS = ["demo", "train", "generate", "profile", "explain", "audit", "sweep", "plan", "fit", "serve", "compare"]
+VERBS = ["demo", "train", "generate", "profile", "explain", "sweep", "plan", "fit", "serve", "compare"]
 # Restore the default signal handlers: nohup, or a shell that starts us in the background, makes us ignore
 # some signals, and the program would inherit that.
 for _number in (signal.SIGHUP, signal.SIGTERM):

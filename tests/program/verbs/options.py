@@ -121,7 +121,7 @@ RANK = ["gpt", "-b", 2, "-s", 16, "-d", 32, "-a", 8, "-l", 8, "--dtype", "bf16",
         "--pp", 2, "--dp", 2, "--zero", 1, "--dropout", 0.1]
 LAST_RANK = [*RANK[:RANK.index("--dtype")], *ON_META, "--tp", 2, "--pp", 2, "--dp", 2, "--zero", 1, "--rank", 7]
 BASE = {"demo": ["--data", "text.txt"], "train": TRAIN, "generate": ["--model", "model.safetensors",
-        "-n", 60], "profile": GPT, "explain": GPT, "audit": ["relu"], "sweep": GPT, "plan": GPT,
+        "-n", 60], "profile": GPT, "explain": GPT, "sweep": GPT, "plan": GPT,
         "fit": FIT, "serve": SERVE, "compare": ["measured.pickle", *GPT]}
 # Another command than BASE's, where that shows what the option does.
 LOOKING = ("profile", "explain", "sweep", "plan", "compare")
@@ -133,7 +133,7 @@ def of(verb, model):
 
 LATENT, LATENTS = ["deepseek-tiny", "-b", 2, "-s", 16], ("kv-rank", "q-rank", "rope-dim", "value-dim")
 BASE_OF = {("train", "preset"): [*TEXT, "-b", 2, "-s", 16], ("plan", "kv"): ["gpt2", "-s", 16],
-           **{("generate", option): ["--model", "model.safetensors", "-n", 2000] for option in ("stop", "weights")}, ("audit", "threads"): [], ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
+           **{("generate", option): ["--model", "model.safetensors", "-n", 2000] for option in ("stop", "weights")}, ("demo", "seconds"): ["--data", "text.txt", "--seconds", 1],
            ("generate", "batch"): ["--model", "model.safetensors", "-n", 8, "--prompt", "a", "--prompt", "bc"],
            ("explain", "prompt"): [f"{FOLDER}/weights"], ("train", "save-hf"): [*TEXT, "--from", f"{FOLDER}/weights"],
            **{("explain", option): EXPRESSION for option in ("expr", "shapes", "no-grad", "weights", "json")},

@@ -150,8 +150,7 @@ def files_are_written_even_if_standard_output_fails():
             (["sweep", "mlp", "--over", "act=relu,gelu", "--device", "meta", "--json", "-", "--svg", "o1"],
              ["o1"]),
             (["plan", "gpt", *budget, "--json", "o1", "--svg", "o2", "--html", "o3"], ["o1", "o2", "o3"]),
-            (["plan", "gpt", *budget, "--json", "-", "--svg", "o1"], ["o1"]),
-            (["audit", "relu", "--json", "o1"], ["o1"])]:
+            (["plan", "gpt", *budget, "--json", "-", "--svg", "o1"], ["o1"])]:
         wanted = {}
         p = run(*args)
         equal(p.returncode, 0, f"status of {args}: {p.stderr}")
@@ -258,7 +257,7 @@ def small_stack_is_enough():
                      ["profile", "gpt", "--budget", "2MB"], ["plan", "gpt"], ["plan", "llama", "--budget", "1GB"],
                      ["profile", "gpt", "--tp", 2, "--pp", 2, "--device", "meta"],
                      ["fit", "gpt", "--gpus", 4, "--gpu", "h100"], ["serve", "gpt", "--capacity", "9MiB"], ["sweep", "gpt", "--over", "act=relu,gelu", "--over", "attention=flash,math", "--steps", 1],
-                     ["explain", "bert"], ["audit"], ["train", *TINY, "--steps", 2],
+                     ["explain", "bert"], ["train", *TINY, "--steps", 2],
                      ["train", "--data", "text", "--preset", "llama-tiny", "--steps", 1]]:
             p = limited(*args, kib=kib)
             equal(p.returncode, 0, f"status of {args} on a stack of {kib} KiB: {p.stderr}")
@@ -325,7 +324,6 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
         ["train", *text, "--preset", "moe-tiny", "--save", "new", "--record-routing", "link-to-new"],
         ["profile", "moe-tiny:routing=recorded=text", "--device", "meta", "--json", "link-to-text"],
         ["sweep", "moe-tiny", "--device", "meta", "--over", "routing=worst,recorded=text", "--html", "text"],
-        ["audit", "relu", "--json", "out", ">out"],
         ["compare", "text", "gpt", "--json", "link-to-text"], ["compare", "base", "text", "gpt", "--json", "text"],
         ["fit", "./config.json", "--gpus", 2, "--gpu", "h100", "--json", "config.json"],
         ["fit", "gpt", "--gpus", 2, "--gpu", "h100", "--gpus-file", "text", "--json", "text"],
@@ -360,8 +358,7 @@ def output_is_never_the_file_of_an_input_or_of_another_output():
                  ["train", *lora, "--steps", 1, "--save", "new", "--save-adapter", "sub/new"],
                  ["train", *text, "--resume", "saves/step-10.safetensors", "--steps", 3, "--save", "saves"],
                  ["profile", "gpt", "--json", "/dev/null", "--svg", "/dev/null"],
-                 ["profile", "mlp", "--json", "mlp"], ["profile", "mlp", "--json", "mlp"],
-                 ["audit", "relu", "--json", "relu"], ["audit", "relu", "--json", "relu"]]:
+                 ["profile", "mlp", "--json", "mlp"], ["profile", "mlp", "--json", "mlp"]]:
         p = run(*good)
         equal(p.returncode, 0, f"status of {good}: {p.stderr}")
     equal(contents("text"), inputs["text"], "the text is unchanged")

@@ -306,12 +306,6 @@ static void compare_reports_every_refusal(void **state)
     unlink(base_file), unlink(adapter_file);
 }
 
-static void audit_reports_every_refusal(void **state)
-{
-    (void)state;
-    refuse_each(MTI_AUDIT, mti_audit, WORDS("layer_norm", "--json", json_file), json_file);
-}
-
 static void train_reports_every_refusal(void **state)
 {
     (void)state;
@@ -435,7 +429,6 @@ int main(void)
         cmocka_unit_test(fit_reports_every_refusal),
         cmocka_unit_test(serve_reports_every_refusal),
         cmocka_unit_test(compare_reports_every_refusal),
-        cmocka_unit_test(audit_reports_every_refusal),
         cmocka_unit_test(train_reports_every_refusal),
         cmocka_unit_test(resume_and_generate_report_every_refusal),
         cmocka_unit_test(adapters_report_every_refusal),

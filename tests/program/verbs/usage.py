@@ -7,6 +7,8 @@ p = run()
 equal(p.returncode, 2, "status without a verb")
 check("profile MODEL" in p.stderr, "without a verb, the verbs are listed")
 refused(["sing", "demo", "train", "generate", "profile", "explain"], "sing")
+for words in [("audit",), ("audit", "gelu"), ("help", "audit")]:
+    refused(["audit is a program of the course now", "./run lesson", "build/examples/audit OP"], *words)
 p = run("--help")
 equal(p.returncode, 0, "status of --help")
 listed = p.stdout.split("Verbs\n")[1].split("\n\n")[0]
