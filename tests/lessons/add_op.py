@@ -69,6 +69,7 @@ def main():
         os.environ.pop("MTT_LONG", None)
         told = output_of(["meson", "test", "-C", "build", "--print-errorlogs", "--timeout-multiplier", "5", *TESTS], folder, failures)
         output_of(["build/tests/src/gradcheck/test_layouts", "2", "mish"], folder, failures)
+        output_of(["ninja", "-C", "build", "memtape"], folder, failures)
         kept = output_of(["build/memtape", "explain", "--expr", "mish(x@w)@v", "--shapes", "x=10x100,w=100x50,v=50x10"], folder, failures)
         if not re.search(r"mish\(x@w\) +mish +x +in +\[10,50\] +f32 +2,000", kept):
             failures.append(f"memtape explain does not know what mish keeps: {kept}")
