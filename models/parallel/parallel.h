@@ -48,6 +48,11 @@ static inline bool mti_folds_experts(const mt_parallel *p)
 {
     return p->expert_tensor == 1 && p->tensor > 1;
 }
+/* Whether ranks divide each layer's experts. */
+static inline bool mti_divides_experts(const mt_parallel *p)
+{
+    return p->expert > 1 || mti_folds_experts(p);
+}
 /* Ranks with other tokens for the experts: of one shard group, or of t of them. */
 static inline mt_group mti_token_group(const mt_parallel *p)
 {
@@ -182,10 +187,8 @@ static inline int64_t mti_layout_count(const mt_layout *layout)
  * runs with the whole, as its unit gathers it. */
 typedef struct mti_sharder {
     mt_device *device;
-    mt_group group, experts; /* the latter of those that ranks divide */
-    bool divided;            /* some do */
-    bool in_host;            /* host_shards */
-    mti_shard_policy policy; /* by blocks a block's divided experts are a unit of their own */
+    const mt_parallel *parallel; /* borrowed */
+    mti_shard_policy policy;     /* by blocks a block's divided experts are a unit of their own */
     mti_units *units;
     mti_unit *unit;         /* around m; NULL: each module is its own, or in `end` */
     mti_unit *divided_unit; /* of the divided experts around m; NULL: each module is its own */

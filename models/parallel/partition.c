@@ -99,7 +99,7 @@ static bool check_groups(const mt_parallel *h)
                  mti_folds_experts(h) ? "the ranks with other tokens" : "the ranks with other data",
                  mti_token_group(h).ranks))
         return false;
-    if ((h->expert > 1 || mti_folds_experts(h)) && h->reshard > 1)
+    if (mti_divides_experts(h) && h->reshard > 1)
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "parallel: reshard is %" PRId64 ", and expert %" PRId64
                              ": experts are let go whole; need reshard default, always or never",

@@ -66,7 +66,7 @@ static bool split_shards(mt_parallel *parallel, const mt_parallel *h, mt_comm *w
     const mt_group each = {t * all.ranks,
                            folds ? h->tensor * all.rank + parallel->tensor_rank : all.rank};
     const int64_t with = folds ? parallel->stage : shard, neighbours = each.rank / h->expert;
-    if ((folds || h->expert > 1) &&
+    if (mti_divides_experts(&placed) &&
         (!(parallel->expert_comm = split_data(world, &each, with, neighbours)) ||
          !(parallel->expert_data_comm = split_data(
                world, &each, with, neighbours / ends * h->expert + each.rank % h->expert))))

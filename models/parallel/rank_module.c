@@ -363,11 +363,10 @@ static mt_module *make_in_shards(mti_model_shard *s, const mt_lora_options *lora
                                  mti_sharder *sharder)
 {
     mt_device *separate = mt_device_open("meta");
-    const mt_parallel h = s->parallel;
     const bool keeps = sharder->policy.keep_root;
     mt_module *m = separate ? make(separate, s, lora, &sharder->shared) : NULL;
     if (!separate) mti_free(s);
-    sharder->units = m ? mti_units_new(sharder->device, &h) : NULL;
+    sharder->units = m ? mti_units_new(sharder->device, sharder->parallel) : NULL;
     if (sharder->units && keeps) sharder->unit = mti_units_add(sharder->units, MTI_UNIT_ROOT, m);
     m = mti_module_complete(m, sharder->units && (sharder->unit || !keeps) &&
                                    mti_shard_params(m, sharder));
@@ -387,7 +386,7 @@ static bool check_reach(mt_device *device, const mt_parallel *h)
         (mti_is_end(h) && !h->ends_comm) ||
         (h->replicas > 1 && !(h->shard_comm && h->replica_comm)) ||
         (h->reshard > 1 && !h->reshard_comm) ||
-        ((h->expert > 1 || mti_folds_experts(h)) && !(h->expert_comm && h->expert_data_comm)))
+        (mti_divides_experts(h) && !(h->expert_comm && h->expert_data_comm)))
         return mti_fail_bool(MT_ERR_UNSUPPORTED,
                              "rank: %lld x %lld x %lld ranks on %s without a comm; need their "
                              "comms (mt_parallel_place), or meta, where no data has to move",
@@ -471,12 +470,7 @@ mt_module *mti_rank_new(mt_device *device, const mt_model_config *config,
     if (!s) return NULL;
     *s = made;
     mt_tensor *tied;
-    mti_sharder sharder = {.device = device,
-                           .group = mti_shard_group(h),
-                           .experts = mti_expert_data_group(h),
-                           .divided = h->expert > 1 || mti_folds_experts(h),
-                           .in_host = h->host_shards,
-                           .policy = mti_shard_policy_of(h)};
+    mti_sharder sharder = {.device = device, .parallel = h, .policy = mti_shard_policy_of(h)};
     uint64_t seed, offset;
     mt_rng_get(device, &seed, &offset);
     mt_module *m = shards ? make_in_shards(s, lora, &sharder) : make(device, s, lora, &tied);

@@ -58,7 +58,7 @@ static mt_tensor *new_shard(const mti_sharder *sharder, mt_dtype dtype, int rank
 {
     mti_view spec;
     size_t n_bytes;
-    if (!sharder->in_host) return mt_zeros(sharder->device, dtype, rank, shape);
+    if (!sharder->parallel->host_shards) return mt_zeros(sharder->device, dtype, rank, shape);
     return mti_view_init(&spec, "shards", dtype, rank, shape, &n_bytes)
                ? mti_tensor_in_host(sharder->device, &spec)
                : NULL;
@@ -83,7 +83,8 @@ static mt_tensor *shard_of(mti_sharder *sharder, mt_tensor *whole, const mt_grou
 static bool is_divided(const mt_module *m, const mti_sharder *sharder)
 {
     const char *kind = mt_module_kind(m);
-    return sharder->divided && (!strcmp(kind, "grouped_linear") || !strcmp(kind, "expert_bias"));
+    return mti_divides_experts(sharder->parallel) &&
+           (!strcmp(kind, "grouped_linear") || !strcmp(kind, "expert_bias"));
 }
 
 /* A buffer stays whole, on the sharder's device; its first values are zeros. */
@@ -104,7 +105,8 @@ static bool shard_param(mt_module *m, mti_sharder *sharder, sharded *s, const ch
     if (whole && mti_is_buffer(whole)) return move_buffer(m, sharder, name);
     if (!whole) return true;
     mti_sharded own = {.whole = mt_layout_of(whole),
-                       .group = is_divided(m, sharder) ? sharder->experts : sharder->group};
+                       .group = is_divided(m, sharder) ? mti_expert_data_group(sharder->parallel)
+                                                       : mti_shard_group(sharder->parallel)};
     if (!(own.shard = shard_of(sharder, whole, &own.group))) return false;
     int i = mti_unit_add(s->unit, &own, is_product);
     mt_release(mti_module_swap_param(m, name, own.shard));
@@ -142,7 +144,8 @@ bool mti_shard_params(mt_module *m, mti_sharder *sharder)
         sharder->unit = by_block ? mti_units_add(sharder->units, MTI_UNIT_BLOCK, m) : NULL;
         ok = ok && (sharder->unit || !by_block);
     }
-    if (ok && sharder->divided && by_block && sharder->unit && mti_experts_of(m)) {
+    if (ok && by_block && sharder->unit && mti_experts_of(m) &&
+        mti_divides_experts(sharder->parallel)) {
         sharder->divided_unit = mti_units_add(sharder->units, MTI_UNIT_EXPERTS, m);
         ok = sharder->divided_unit != NULL;
     }

@@ -131,7 +131,7 @@ bool mti_is_sharded(const mt_parallel *h, const char *path)
 
 bool mti_is_divided(const mt_parallel *h, const char *path)
 {
-    return (h->expert > 1 || mti_folds_experts(h)) && is_one_of(path, of_experts);
+    return mti_divides_experts(h) && is_one_of(path, of_experts);
 }
 
 mt_group mti_param_group(const mt_parallel *h, const char *path)
