@@ -16,7 +16,7 @@ def equal(got, wanted, text):
         faults.append(f"{text}: {got}, wanted {wanted}")
 
 
-looks = {name.lower(): colour for name, colour in re.findall(r"\[MT_(\w+)\] = \{'.', \d+, \"(#\w+)\"\}", PARTS)}
+looks = {name.lower(): colour for name, colour in re.findall(r"\[MT_(\w+)\] = \{'.', \"(#\w+)\"\}", PARTS)}
 darker = dict(re.findall(r"\{\"(#\w+)\", \"(#\w+)\"\}", PARTS))
 on_dark = {name: darker.get(colour, colour) for name, colour in looks.items()}
 light, dark = (dict(re.findall(r"--c-(\w+): (#\w+);", part)) for part in CSS.split(":root[data-theme=dark]"))

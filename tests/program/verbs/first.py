@@ -42,7 +42,7 @@ def words_of_other_programs_mean_ours():
     advice = re.findall(r'\{"([a-z0-9-]+)", "([a-z0-9-]+)",\s*"((?:[^"]|"\s*")*)"\}', FOREIGN.split("} choices")[1])
     check(len(advice) > 10, f"rows: {advice}")
     for word, option, text in advice:
-        verb = ("train",) if option == "steps" else ("profile", "gpt2")
+        verb = ("train",) if option in ("steps", "save") else ("profile", "gpt2")
         refused([f"--{word}: ", re.sub(r'"\s*"', "", text)], *verb, f"--{word}")
     refused(["--gradient-checkpointing: ", "unrecognized"], "demo", "--gradient-checkpointing")
 
