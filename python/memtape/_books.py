@@ -95,20 +95,23 @@ class Pool:
         if not self._device:
             raise failure()
         self._stats, self._shape, self._u8 = _stats_type()(), (ctypes.c_int64 * 1)(), _u8()
+        self._stats_at = ctypes.byref(self._stats)
+        self._current = ctypes.c_size_t.from_buffer(self._stats, type(self._stats).allocated.offset + _Stat.current.offset)
         self.allocated = 0  # in blocks, now
 
     def alloc(self, n_bytes: int, stream: Optional[str] = None) -> Tuple[int, int]:
         """(what to free, bytes of the block)"""
-        scope = _Scope()
-        if stream is not None:
-            check(library().mt_mem_stream_begin(ctypes.byref(scope), self._device, stream.encode()))
+        c, scope = library(), None if stream is None else _Scope()
+        if scope is not None:
+            check(c.mt_mem_stream_begin(ctypes.byref(scope), self._device, stream.encode()))
         self._shape[0] = n_bytes
-        block = library().mt_empty(self._device, self._u8, 1, self._shape)
-        if stream is not None:
-            library().mt_mem_stream_end(ctypes.byref(scope))
+        block = c.mt_empty(self._device, self._u8, 1, self._shape)
+        if scope is not None:
+            c.mt_mem_stream_end(ctypes.byref(scope))
         if not block:
             raise failure()
-        before, self.allocated = self.allocated, self.stats().allocated.current
+        c.mt_mem_get_stats(self._device, self._stats_at)
+        before, self.allocated = self.allocated, self._current.value
         return block, self.allocated - before
 
     def free(self, block: int, allocated: int) -> None:
@@ -117,7 +120,7 @@ class Pool:
 
     def stats(self) -> Any:
         """Valid until the next call."""
-        library().mt_mem_get_stats(self._device, ctypes.byref(self._stats))
+        library().mt_mem_get_stats(self._device, self._stats_at)
         return self._stats
 
     def streams(self) -> List[Dict[str, Any]]:

@@ -6,7 +6,7 @@ cuda/Loss.cu, cuda/MultiMarginLoss.cu, cuda/MultiLabelMarginCriterion.cu, cuda/L
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -161,25 +161,63 @@ def _grouped_mm(make: Make, a: torch.Tensor, b: torch.Tensor, offs: Optional[tor
 
 # ---- what PyTorch runs Python code for on meta, which takes a hundred times as long as the dispatch ----
 
-_LIKE_THE_FIRST = {getattr(getattr(_aten, name.partition(".")[0]), name.partition(".")[2] or "default") for name in
-                   """relu gelu silu sigmoid tanh threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward add.Tensor
-                   sub.Tensor mul.Tensor div.Tensor""".split()}
+_Shape = Optional[Sequence[int]]  # None: not known here
 
 
-def quickly(func: Any, args: Sequence[Any]) -> Optional[torch.Tensor]:
+def _of_the_first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Shape:
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    shape: torch.Size = args[0].shape
+    return shape if all(t.shape == shape and t.is_contiguous() for t in tensors) else None
+
+
+def _of_product(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Shape:
+    a, b = args[-2:]
+    return (a.shape[0], b.shape[1]) if a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] else None
+
+
+def _of_addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Shape:
+    return _of_product(args, kwargs) if args[0].dim() == 1 and args[0].shape[0] == args[2].shape[-1] else None
+
+
+def _of_sum(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Shape:
+    x, dims, keeps = (*args, False)[:3]
+    summed = {d % x.dim() for d in dims or () if -x.dim() <= d < x.dim()}
+    if kwargs or not summed or len(summed) < len(dims) or not x.is_contiguous():
+        return None
+    return [1 if i in summed else n for i, n in enumerate(x.shape) if keeps or i not in summed]
+
+
+def _of_zeros(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Shape:
+    plainly = all(value in (None, False, torch.preserve_format) for value in kwargs.values())
+    return args[0].shape if plainly and args[0].is_contiguous() else None
+
+
+_QUICKLY: Dict[Any, Callable[[Sequence[Any], Mapping[str, Any]], _Shape]] = {
+    **{getattr(getattr(_aten, name.partition(".")[0]), name.partition(".")[2] or "default"): _of_the_first for name in
+       """relu gelu silu sigmoid tanh threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward add.Tensor
+       sub.Tensor mul.Tensor div.Tensor""".split()},
+    _aten.addmm.default: _of_addmm, _aten.mm.default: _of_product, _aten.sum.dim_IntList: _of_sum, _aten.zeros_like.default: _of_zeros}
+
+
+def quickly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Optional[torch.Tensor]:
     """What func makes on meta of contiguous tensors of one floating dtype, and of one shape unless they are matrices that are multiplied.
     None where anything is otherwise."""
-    if func is not _aten.addmm.default and func not in _LIKE_THE_FIRST:
+    shape_of = _QUICKLY.get(func)
+    if shape_of is None:
         return None
-    first, *others = tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    if not (first.is_meta and first.is_floating_point()) or any(t.dtype != first.dtype or type(t) not in PLAIN for t in tensors):
+    first = args[0]
+    if not (isinstance(first, torch.Tensor) and first.is_meta and first.is_floating_point()):
         return None
-    if func is _aten.addmm.default:
-        a, b = others
-        fits = a.shape[1] == b.shape[0] and first.dim() == 1
-        return torch.empty((a.shape[0], b.shape[1]), dtype=first.dtype, device="meta") if fits else None
-    same = all(t.shape == first.shape and t.is_contiguous() for t in tensors)
-    return torch.empty(first.shape, dtype=first.dtype, device="meta") if same else None
+    for a in args:
+        if isinstance(a, torch.Tensor) and (a.dtype != first.dtype or type(a) not in PLAIN):
+            return None
+    shape = shape_of(args, kwargs)
+    return None if shape is None else torch.empty(shape, dtype=first.dtype, device="meta")
+
+
+def empty_like(t: torch.Tensor) -> torch.Tensor:
+    """torch.empty_like on meta."""
+    return torch.empty(t.shape, dtype=t.dtype, device="meta") if type(t) in PLAIN and t.is_contiguous() else torch.empty_like(t)
 
 
 _NUMBERS = {"LSTM": 5, "GRU": 6}  # gates and cell; what a GRU's are is not published

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch.utils._mode_utils import no_dispatch
@@ -29,10 +29,18 @@ _WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_a
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
+class _Operation(NamedTuple):
+    """What the mode asks of an operation."""
+
+    name: str  # as a report has it
+    of_lists: Any  # the operation that takes lists in place of its lengths in tensors; None: there is none
+    as_on_cuda: Optional[Callable[..., Any]]
+
+
 @functools.cache
-def _name(func: Any) -> str:
-    """Of an operation, as a report has it."""
-    return str(func.__name__).split(".")[0].strip("_")
+def _operation(func: Any) -> _Operation:
+    of_lists = _kernels.OF_LISTS.get(func)
+    return _Operation(str(func.__name__).split(".")[0].strip("_"), of_lists, _kernels.AS_ON_CUDA.get(of_lists or func))
 
 
 class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
@@ -56,7 +64,7 @@ class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+        if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor calls the operation on its own shard
         if torch._C._get_dispatch_mode(_FAKE) is not None:  # by which a DTensor learns a shape
             return func(*args, **(kwargs or {}))
@@ -64,20 +72,20 @@ class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
             return args[0]  # itself, but on meta
         if self.waiting:
             self._admit(args)
-        self.op = _name(func)
+        operation = _operation(func)
+        self.op = operation.name
         self.after()
         # An index's backward adds into its zeros in place, but out of place where a mode watches it (index_backward).
         if func is _INDEX_PUT and self.phase == "backward" and len(args) > 3 and args[3]:
             func = torch.ops.aten.index_put_.default
         if self.op in _FUSED:
             return None  # a kernel that writes in place, and has none on meta
-        if func in _kernels.OF_LISTS:
-            func = _kernels.OF_LISTS[func]
+        if operation.of_lists is not None:
+            func = operation.of_lists
             args = [self.values.all_of(a).tolist() if isinstance(a, torch.Tensor) and argument.name.endswith("_lengths") else a
                     for a, argument in zip(args, func._schema.arguments)]
-        as_on_cuda = _kernels.AS_ON_CUDA.get(func)
-        if as_on_cuda and args[0].device.type == "meta":
-            return as_on_cuda(self._make, *args, **(kwargs or {}))
+        if operation.as_on_cuda is not None and args[0].device.type == "meta":
+            return operation.as_on_cuda(self._make, *args, **(kwargs or {}))
         out = self.values.run(func, args, kwargs or {})
         if self.flops and func._overloadpacket in flop_registry:
             self._count(flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out))
@@ -122,11 +130,12 @@ class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
 
     def enter(self, t: torch.Tensor, category: str, module: str) -> None:
         """t's storage, unless it is known or not on the device."""
-        if t.is_meta and t.layout is not torch.strided:
+        if not t.is_meta:
+            return
+        if t.layout is not torch.strided:
             raise MemtapeError(f"memtape.torch: {module or 'the loss'}: {self.op} makes a tensor of layout {t.layout}, which has no storage to "
                                "count; gradients of nn.Embedding and nn.EmbeddingBag are plain with sparse=False")
-        if t.is_meta:
-            self._enter(plain(t).untyped_storage(), category, module, self.op)
+        self._enter(plain(t).untyped_storage(), category, module, self.op)
 
     def _enter(self, storage: torch.UntypedStorage, category: str, module: str, op: str) -> None:
         identity, n_bytes = storage._cdata, storage.nbytes()
@@ -138,10 +147,9 @@ class Mode(Books, TorchDispatchMode):  # type: ignore[misc]
         if not n_bytes:
             return
         held = self.add(identity, n_bytes, category, module, op)
-        gone = functools.partial(self._leave, identity, held)
-        held.seen = weakref.ref(storage, lambda _: gone())
+        held.seen = weakref.ref(storage, functools.partial(self._leave, identity, held))
 
-    def _leave(self, identity: int, held: Held) -> None:
+    def _leave(self, identity: int, held: Held, _: Any) -> None:
         if self.live.get(identity) is held:
             self.remove(identity)
 

@@ -7,13 +7,13 @@ import linecache
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Set, Tuple
 
 import torch
 from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from memtape._kernels import quickly
+from memtape._kernels import empty_like, quickly
 from memtape._ledger import _tensors
 from memtape._library import MemtapeError
 
@@ -121,7 +121,7 @@ def _of_optimizer(func: Any, args: Any, kwargs: Any) -> Any:
     others = [other for other in args[1:] if isinstance(other, list) and other and isinstance(other[0], torch.Tensor)]
     if of_meta and operation.each and all(t.is_floating_point() for t in first) and \
             all(t.dtype == o.dtype and t.shape == o.shape for other in others for t, o in zip(first, other)):
-        return [torch.empty_like(t) for t in first]
+        return [empty_like(t) for t in first]
     return func(*args, **kwargs)
 
 
@@ -151,6 +151,7 @@ class Values:
 
     def __init__(self) -> None:
         self._found: Any = WeakIdKeyDictionary()  # (value, storage, writes to it so far), by tensors
+        self._ids: Set[int] = set()  # of all that have been in it: most tensors never are
         self._writes: Dict[int, int] = {}  # whose values were not known, by storages that had known ones
         self.where: Callable[[], str] = lambda: ""
         self.decides = True  # whether an optimizer's own numbers may decide; see `scalar`
@@ -162,20 +163,29 @@ class Values:
     def _put(self, t: torch.Tensor, value: torch.Tensor) -> None:
         storage = t.untyped_storage()._cdata
         self._found[t] = value, storage, self._writes.setdefault(storage, 0)
+        self._ids.add(id(t))
 
     def _known(self, t: torch.Tensor) -> Optional[torch.Tensor]:
+        if id(t) not in self._ids:
+            return None
         value, storage, writes = self._found.get(t, (None, 0, 0))
         return value if self._writes.get(storage) == writes else None
 
     def pass_on(self, t: torch.Tensor, alias: torch.Tensor) -> None:
         """What is known of t is known of an alias."""
-        found = self._found.get(t)
+        found = self._found.get(t) if id(t) in self._ids else None
         if found is not None:
             self._found[alias] = found
+            self._ids.add(id(alias))
 
     def of_call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What func returns on the values of its arguments; None if one is not known, or if it draws random numbers."""
-        if _operation(func).draws or any(t.is_meta and self._known(t) is None for t in _tensors([*args, *kwargs.values()])):
+        if _operation(func).draws:
+            return None
+        for a in args:
+            if isinstance(a, torch.Tensor) and a.is_meta and self._known(a) is None:
+                return None
+        if any(t.is_meta and self._known(t) is None for t in _tensors([*args, *kwargs.values()])):
             return None
         args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda t: self._known(t) if t.is_meta else t, (args, kwargs))
         return func(*args, **(kwargs if kwargs.get("device") is None else {**kwargs, "device": "cpu"}))
@@ -213,7 +223,7 @@ class Values:
             out = _pytree.tree_map_only(torch.Tensor, twin, values)
         else:
             try:
-                out = quickly(func, args)
+                out = quickly(func, args, kwargs)
                 if out is None:
                     out = func(*args, **kwargs) if self.decides else _of_optimizer(func, args, kwargs)
             except NotImplementedError as error:
