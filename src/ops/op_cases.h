@@ -1,5 +1,5 @@
 /* op_cases.h: op_cases.def as data: calls of each op with their inputs. A separate library over the
- * public API, for the gradient checks, the scan of layouts, `memtape audit`, the benchmark and the
+ * public API, for the gradient checks, the scan of layouts, the audit, the benchmark and the
  * comparison with PyTorch. Ops of a storey above have a table of their own, with this one below. */
 #ifndef MTI_OP_CASES_H
 #define MTI_OP_CASES_H

@@ -29,7 +29,7 @@ VALUES = {
     "preset": "small", "steps": 2, "seconds": 20, "lr": 0.5, "min-lr": 0.3, "warmup": 2,
     "weight-decay": 9, "clip": 0.01, "accumulate": 2, "val-fraction": 0.3, "no-packing": None, "eval-every": 1,
     "save": "saved.safetensors", "save-every": 1, "save-best": "best.safetensors", "resume": "half.safetensors",
-    "from": "model.safetensors", "save-adapter": "ad.safetensors", "save-hf": "hf", "live": None, "batch": 3, "seq": 8,
+    "from": "model.safetensors", "save-adapter": "ad.safetensors", "save-hf": "hf", "batch": 3, "seq": 8,
     "hidden": 24, "context": 40, "untied": None, "no-bias": None, "heads": 2, "layers": 6, "vocab": 19, "ffn": 20, "act": "relu", "inplace": None, "out-act": "sigmoid",
     "norm": "post", "norm-kind": "rmsnorm", "kv-heads": 2, "head-dim": 12, "kv-rank": 8, "q-rank": 12, "rope-dim": 4, "value-dim": 12, "dropout": 0.5, "attention": "math",
     "causal": None, "dtype": "f16", "optimizer": "adamw", "checkpoint": "full", "recompute-modules": "mlp", "budget": "1GB",
