@@ -16,7 +16,7 @@ except ImportError as error:
     sys.exit(77)
 import memtape.torch  # noqa: E402
 from counting import of_report, step_by_hand  # noqa: E402
-from memtape import _autocast  # noqa: E402
+from memtape import _autocast, _kernels  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -479,10 +479,40 @@ def microbatches_and_clipping_are_counted():
         equal(found[-3:] if n == 1 else [found[-2], found[-1]], wanted if n == 1 else wanted[1:], f"{n} microbatches, clip {clip}")
 
 
+# ---- on meta ----
+
+def what_is_made_quickly_is_what_pytorch_makes():
+    """Of arguments of many kinds: the same tensor, or none, and then PyTorch is asked."""
+    aten, made, left = torch.ops.aten, set(), set()
+    x, y, z, bias, scalar, empty = (torch.empty(shape, device="meta") for shape in ((4, 6), (6, 5), (2, 4, 6), (5,), (), (0, 3)))
+    wide, half, whole = x.t().contiguous().t(), x.half(), torch.empty(4, 6, dtype=torch.long, device="meta")
+    calls = [(aten.mm.default, (a, b), {}) for a in (x, y, wide, half, z) for b in (y, x, bias)]
+    calls += [(aten.addmm.default, (b, x, y), {}) for b in (bias, scalar, bias[:1], bias[:3], bias.half())]
+    calls += [(aten.sum.dim_IntList, (t, *more), kwargs) for t in (x, wide, z, half, whole, scalar, empty)
+              for more in (([0],), ([-1], True), ([0, 1],), ([1, 0], True), ([],), (None,), ([5],), ([0, 0],), ([0, -2],))
+              for kwargs in ({}, {"dtype": torch.float64})]
+    calls += [(aten.zeros_like.default, (t,), kwargs) for t in (x, wide, z, half, whole, scalar, empty, nn.Parameter(x))
+              for kwargs in ({}, {"memory_format": torch.preserve_format, "pin_memory": False}, {"dtype": torch.float64}, {"device": "cpu"})]
+    calls += [(aten.mul.Tensor, (a, b), {}) for a in (x, wide, half, scalar) for b in (x, half, scalar, 2.0)]
+    for func, args, kwargs in calls:
+        try:
+            wanted = func(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError):
+            wanted = None
+        found = _kernels.quickly(func, args, kwargs)
+        (left if found is None else made).add(func)
+        if found is not None:
+            looks = [(t.shape, t.stride(), t.dtype, t.device) for t in (found, wanted) if t is not None]
+            equal(looks[0], looks[-1] if wanted is not None else None, f"{func} of {[getattr(a, 'shape', a) for a in args]}, {kwargs}")
+    equal(made, left, "functions that are known, and asked of what is not")
+    equal(made, {aten.mm.default, aten.addmm.default, aten.sum.dim_IntList, aten.zeros_like.default, aten.mul.Tensor}, "functions")
+
+
 for test in [autocast_s_lists_are_those_of_cuda, autocast_casts_as_cuda_s_own_does, autocast_counts_wherever_it_is_entered,
              a_region_that_pytorch_has_disabled_is_named, weights_are_cast_once_in_a_region, a_loss_that_closes_over_the_model_runs_the_same,
              an_attribute_is_not_a_global_of_its_name, everything_is_as_it_was,
              optimizers_in_backward_are_counted, a_teacher_and_a_criterion_are_parameters, a_batch_that_holds_a_tensor_twice_counts_once,
-             an_average_after_the_step_is_counted, what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted]:
+             an_average_after_the_step_is_counted, what_a_loss_could_use_but_does_not_is_not_counted, accelerate_s_objects_are_counted, what_every_step_leaves_is_said, cudnn_s_reserve_is_named_as_unknown, an_rms_norm_is_cuda_s, compiled_parts_are_named, microbatches_and_clipping_are_counted,
+             what_is_made_quickly_is_what_pytorch_makes]:
     test()
 done()
