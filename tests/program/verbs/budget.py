@@ -5,8 +5,10 @@ import os
 import re
 import tempfile
 import xml.etree.ElementTree as xml
+from pathlib import Path
 from lib import check, done, equal, profile, refused, run
 
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 SMALL = ["gpt", "--layers", 6, "-b", 4, "-s", 64, "--dropout", 0.1]
 
 
@@ -60,12 +62,18 @@ def with_other_options():
 def front():
     with tempfile.TemporaryDirectory() as folder:
         svg = os.path.join(folder, "front.svg")
-        p = run("plan", "gpt2-medium", "-b", 8, "-s", 1024, "--optimizer", "adamw", "--budget", "6GiB", "--svg", svg,
-                "--json", "-")
+        words = ["plan", "gpt2-medium", "-b", 8, "-s", 1024, "--optimizer", "adamw", "--budget", "6GiB"]
+        p = run(*words, "--svg", svg, "--json", "-")
         if not check(p.returncode == 0, f"plan: {p.stderr.strip()}"):
             return
         root = xml.parse(svg).getroot()
         check(root.tag.endswith("svg") and len(root) > 40, "the picture is an SVG with more than 40 elements")
+        equal(Path(svg).read_text(), (RESULTS / "budget-gpt2-medium.svg").read_text(), "the picture that lesson 18 shows")
+    command, *recorded = (RESULTS / "budget-gpt2-medium.txt").read_text().splitlines()
+    equal(command, " ".join(["memtape", *map(str, words), "-v"]), "the recorded command")
+    printed = [line for heading in ("Checkpoints within", "Peak against") for line in run(*words, "-v", "--show", heading).stdout.splitlines()]
+    timeless = lambda lines: [re.sub(r"in [\d.]+ s", "in … s", line) for line in lines if line]
+    equal(timeless(recorded), timeless(printed), "the figures that go with it")
     b = json.loads(p.stdout)["budget"]
     equal((b["peak"], b["recompute_flops"]), (6432594944 + 1540096, 2972117368832), "GPT-2 medium in 6 GiB, with rests of blocks")
     points = [(f["peak"], f["recompute_flops"]) for f in b["front"]]
