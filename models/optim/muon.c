@@ -11,12 +11,61 @@
  * whole step, and of the iteration x, the new x, s and the new s, where the last s and its update
  * are still there while a new s is made. */
 #include <math.h>
+#include "memtape/ops.h"
 #include "ops/ops.h"
 #include "optim/optim.h"
 
 #define STEPS      5
 #define LEAST_NORM 1e-7
 static const double A = 3.4445, B = -4.7750, C = 2.0315;
+
+/* Matrices of any shape move alike: as one of AdamW's usual size, or as Muon's first form. */
+static double adjusted(const mti_opt_params *p, int64_t rows, int64_t columns)
+{
+    double r = (double)rows, c = (double)columns;
+    return p->match_rms ? 0.2 * sqrt(fmax(r, c)) : sqrt(fmax(1, r / c));
+}
+
+/* ---- as a rule ---- */
+
+/* A new tensor, x as bf16 has it, in f32: what is computed of it is rounded once */
+static mt_tensor *rounded(mt_tensor *x)
+{
+    MT_AUTO mt_tensor *narrow = mt_cast(x, MT_BF16);
+    return mt_cast(narrow, MT_F32);
+}
+
+/* A new tensor: x becomes a x + s x, s = b x x^T + c x x^T x x^T */
+static mt_tensor *iterated(mt_tensor *x)
+{
+    MT_AUTO mt_tensor *turned = mt_transpose(x, -2, -1), *wide = mt_matmul(x, turned);
+    MT_AUTO mt_tensor *square = rounded(wide), *fourth = mt_matmul(square, square);
+    MT_AUTO mt_tensor *sum = mti_mixed(B, square, C, fourth), *factor = rounded(sum);
+    MT_AUTO mt_tensor *moved = mt_matmul(factor, x), *next = mti_mixed(A, x, 1, moved);
+    return rounded(next);
+}
+
+bool mti_muon_tensors(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x,
+                      mt_tensor **m)
+{
+    const int rank = mt_rank(*x), both[] = {-2, -1};
+    const int64_t rows = mt_shape(*x)[rank - 2], columns = mt_shape(*x)[rank - 1];
+    const bool tall = rows > columns;
+    if (mt_set(m, mti_mixed(p->momentum, *m, 1 - p->momentum, g)) != MT_OK) return false;
+    MT_AUTO mt_tensor *sum = mti_mixed(1 - p->momentum, g, p->momentum, *m);
+    MT_AUTO mt_tensor *wide = tall ? mt_transpose(sum, -2, -1) : mt_retain(sum), *u = rounded(wide);
+    MT_AUTO mt_tensor *square = mt_mul(u, u), *all = mt_sum(square, 2, both, true);
+    MT_AUTO mt_tensor *norm = mt_sqrt(all), *length = mt_clamp(norm, LEAST_NORM, INFINITY);
+    MT_AUTO mt_tensor *unit = mt_div(u, length);
+    mt_set(&u, rounded(unit));
+    for (int i = 0; u && i < STEPS; i++) mt_set(&u, iterated(u));
+    MT_AUTO mt_tensor *as_x = mt_cast(u, mt_dtype_of(*x));
+    MT_AUTO mt_tensor *step = tall ? mt_transpose(as_x, -2, -1) : mt_retain(as_x);
+    return mt_set(x, mti_mixed(1 - p->lr * decay, *x, -p->lr * adjusted(p, rows, columns), step)) ==
+           MT_OK;
+}
+
+/* ---- as a kernel ---- */
 
 static mt_tensor *matrix(mt_device *d, mt_dtype dtype, int64_t rows, int64_t columns)
 {
@@ -95,13 +144,6 @@ static bool orthogonalize(mt_device *d, mt_tensor *u)
     ok = ok && d->backend->copy(d->ctx, &result, &u->view);
     mt_release(square), mt_release(update), mt_release(x);
     return ok;
-}
-
-/* Matrices of any shape move alike: as one of AdamW's usual size, or as Muon's first form. */
-static double adjusted(const mti_opt_params *p, int64_t rows, int64_t columns)
-{
-    double r = (double)rows, c = (double)columns;
-    return p->match_rms ? 0.2 * sqrt(fmax(r, c)) : sqrt(fmax(1, r / c));
 }
 
 static bool step_matrix(mt_device *d, const mti_opt_params *p, const mti_opt_item *item)

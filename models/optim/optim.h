@@ -24,9 +24,12 @@ typedef struct mti_opt_rule {
                                           that of all */
     int n_state;                       /* of each that this is `others` for */
 } mti_opt_rule;
+mti_opt_tensors mti_muon_tensors;
 bool mti_muon_step(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
 
 /* ---- rules.c ---- */
+/* A new tensor, a x + b y */
+mt_tensor *mti_mixed(double a, mt_tensor *x, double b, mt_tensor *y);
 #define RULE(id, ...) extern const mti_opt_rule mti_rule_##id;
 #define OPTIMIZER(...)
 #include "optim/optimizers.def"

@@ -2,14 +2,14 @@
  * (optim.h) is stepped so, op by op. Tests compare a kernel's steps with these. */
 #include <math.h>
 #include "autograd/autograd.h"
+#include "backends/adafactor.h"
 #include "memtape/ops.h"
 #include "optim/optim.h"
 #include "stacks/optimizer_steps.h"
 
 /* ---- rules ---- */
 
-/* A new tensor, a x + b y */
-static mt_tensor *mixed(double a, mt_tensor *x, double b, mt_tensor *y)
+mt_tensor *mti_mixed(double a, mt_tensor *x, double b, mt_tensor *y)
 {
     MT_AUTO mt_tensor *ax = mt_mul_scalar(x, a), *by = mt_mul_scalar(y, b);
     return mt_add(ax, by);
@@ -26,17 +26,17 @@ static mt_tensor *sign_of(mt_tensor *x)
 
 static bool sgd(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x, mt_tensor **m)
 {
-    MT_AUTO mt_tensor *step = mixed(1, g, decay, *x);
-    if (*m && p->step > 1) mt_set(m, mixed(p->momentum, *m, 1, step));
+    MT_AUTO mt_tensor *step = mti_mixed(1, g, decay, *x);
+    if (*m && p->step > 1) mt_set(m, mti_mixed(p->momentum, *m, 1, step));
     if (*m && p->step == 1) mt_set(m, mt_retain(step));
-    return mt_set(x, mixed(1, *x, -p->lr, *m ? *m : step)) == MT_OK;
+    return mt_set(x, mti_mixed(1, *x, -p->lr, *m ? *m : step)) == MT_OK;
 }
 
 static bool lion(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x, mt_tensor **m)
 {
-    MT_AUTO mt_tensor *c = mixed(p->beta1, *m, 1 - p->beta1, g), *sign = sign_of(c);
-    return mt_set(m, mixed(p->beta2, *m, 1 - p->beta2, g)) == MT_OK &&
-           mt_set(x, mixed(1 - p->lr * decay, *x, -p->lr, sign)) == MT_OK;
+    MT_AUTO mt_tensor *c = mti_mixed(p->beta1, *m, 1 - p->beta1, g), *sign = sign_of(c);
+    return mt_set(m, mti_mixed(p->beta2, *m, 1 - p->beta2, g)) == MT_OK &&
+           mt_set(x, mti_mixed(1 - p->lr * decay, *x, -p->lr, sign)) == MT_OK;
 }
 
 static bool adamw(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x,
@@ -44,13 +44,49 @@ static bool adamw(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor
 {
     const double t = (double)p->step, rate = p->lr / (1 - pow(p->beta1, t));
     MT_AUTO mt_tensor *square = mt_mul(g, g);
-    if (mt_set(&state[0], mixed(p->beta1, state[0], 1 - p->beta1, g)) != MT_OK ||
-        mt_set(&state[1], mixed(p->beta2, state[1], 1 - p->beta2, square)) != MT_OK)
+    if (mt_set(&state[0], mti_mixed(p->beta1, state[0], 1 - p->beta1, g)) != MT_OK ||
+        mt_set(&state[1], mti_mixed(p->beta2, state[1], 1 - p->beta2, square)) != MT_OK)
         return false;
     MT_AUTO mt_tensor *root = mt_sqrt(state[1]);
     MT_AUTO mt_tensor *size = mt_affine(root, 1 / sqrt(1 - pow(p->beta2, t)), p->eps);
     MT_AUTO mt_tensor *step = mt_div(state[0], size);
-    return mt_set(x, mixed(1 - p->lr * decay, *x, -rate, step)) == MT_OK;
+    return mt_set(x, mti_mixed(1 - p->lr * decay, *x, -rate, step)) == MT_OK;
+}
+
+/* A new tensor, x's size as one number: the root of the mean of its squares, or `least` */
+static mt_tensor *size_of(mt_tensor *x, double least)
+{
+    MT_AUTO mt_tensor *square = mt_mul(x, x), *mean = mt_mean_all(square), *root = mt_sqrt(mean);
+    return mt_clamp(root, least, INFINITY);
+}
+
+/* A new tensor: the second moments that the means of rows and of columns stand for */
+static mt_tensor *from_factors(mt_tensor *rows, mt_tensor *columns, double eps)
+{
+    MT_AUTO mt_tensor *all = mt_mean(rows, 1, (const int[]){-2}, true);
+    MT_AUTO mt_tensor *least = mt_clamp(all, eps, INFINITY), *product = mt_mul(rows, columns);
+    return mt_div(product, least);
+}
+
+/* Shazeer & Stern 2018, as torch.optim.Adafactor has it. */
+static bool adafactor(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x,
+                      mt_tensor **state)
+{
+    const mti_factor_step now = mti_factor_step_of(p);
+    MT_AUTO mt_tensor *square = mt_mul(g, g);
+    for (int k = 0; k < 2 && state[k]; k++) {
+        MT_AUTO mt_tensor *mean =
+            state[1] ? mt_mean(square, 1, (const int[]){k ? -2 : -1}, true) : mt_retain(square);
+        if (mt_set(&state[k], mti_mixed(1 - now.weight, state[k], now.weight, mean)) != MT_OK)
+            return false;
+    }
+    MT_AUTO mt_tensor *second =
+        state[1] ? from_factors(state[0], state[1], p->eps) : mt_retain(state[0]);
+    MT_AUTO mt_tensor *bounded = mt_clamp(second, p->eps * p->eps, INFINITY);
+    MT_AUTO mt_tensor *root = mt_sqrt(bounded), *update = mt_div(g, root);
+    MT_AUTO mt_tensor *reach = size_of(*x, now.eps2), *size = size_of(update, now.clip);
+    MT_AUTO mt_tensor *length = mt_div(reach, size), *step = mt_mul(update, length);
+    return mt_set(x, mti_mixed(1 - now.lr * decay, *x, -now.rate * now.clip, step)) == MT_OK;
 }
 
 /* ---- kernels: each steps all parameters at once ---- */
@@ -97,9 +133,13 @@ static mt_tensor *widened(mt_tensor *t)
     return mt_dtype_of(t) == MT_F64 || mt_dtype_of(t) == MT_F32 ? mt_retain(t) : mt_cast(t, MT_F32);
 }
 
-static bool step_slot(const mti_opt_rule *rule, const mti_opt_params *p, double decay,
-                      mti_opt_slot *s)
+static bool step_slot(const mt_optimizer *o, mti_opt_slot *s)
 {
+    const mti_opt_params *p = &o->params;
+    const bool decays = !o->decay_matrices_only || mt_rank(s->param) >= 2;
+    mti_opt_params own = *p;
+    if (s->rule->whole) own.eps = mti_factor_eps(p, mt_dtype_of(s->param), s->master != NULL);
+    if (s->rule != o->rule) own.lr *= p->others_lr;
     MT_AUTO mt_tensor *x = widened(s->master ? s->master : s->param), *given = widened(s->grad);
     const double scale = p->grad_scale == 0 ? 1 : p->grad_scale;
     MT_AUTO mt_tensor *g = scale == 1 ? mt_retain(given) : mt_mul_scalar(given, scale);
@@ -107,7 +147,7 @@ static bool step_slot(const mti_opt_rule *rule, const mti_opt_params *p, double 
     bool ok = x && g;
     for (int k = 0; ok && k < MTI_MAX_STATE && s->state[k]; k++)
         ok = (state[k] = widened(s->state[k])) != NULL;
-    ok = ok && rule->tensors(p, decay, g, &x, state);
+    ok = ok && s->rule->tensors(&own, decays ? o->weight_decay : 0, g, &x, state);
     for (int k = 0; ok && k < MTI_MAX_STATE && s->state[k]; k++)
         ok = mt_copy(s->state[k], state[k]) == MT_OK;
     if (ok && s->master) ok = mt_copy(s->master, x) == MT_OK;
@@ -127,9 +167,7 @@ bool mti_optimizer_step_by_rule(const mt_optimizer *o, int64_t step)
     modes->rewrite = NULL;
     for (size_t i = 0; ok && i < o->n_slots; i++) {
         mti_opt_slot *s = &o->slots[i];
-        const bool decays = !o->decay_matrices_only || mt_rank(s->param) >= 2;
-        if (s->grad && s->step + 1 == step)
-            ok = step_slot(s->rule, &o->params, decays ? o->weight_decay : 0, s);
+        if (s->grad && s->step + 1 == step) ok = step_slot(o, s);
     }
     *making = before;
     modes->rewrite = rewrite;

@@ -352,6 +352,7 @@ static mt_optimizer *with_short_figures(mti_optimizer_choice choice, mt_module *
     mt_optimizer *o = mti_optimizer_make(choice, m, 0.25, 0.5, true);
     assert_non_null(o);
     o->params.beta1 = 0.5, o->params.beta2 = 0.75, o->params.momentum = 0.5, o->params.eps = 0.125;
+    o->params.others_lr = 2, o->params.eps2 = 1.25; /* some parameters are smaller, some larger */
     o->by_rule = by_rule;
     for (int j = 0; j < 2; j++) {
         mt_tensor *p = mt_module_param(m, j ? "vector" : "matrix");
@@ -366,10 +367,13 @@ static mt_optimizer *with_short_figures(mti_optimizer_choice choice, mt_module *
 
 static void assert_same(mt_tensor *got, mt_tensor *want, double tolerance)
 {
-    double *at = mtt_doubles(want);
+    double *a = mtt_doubles(got), *b = mtt_doubles(want);
     assert_int_equal(mt_dtype_of(got), mt_dtype_of(want));
-    assert_near(got, at, tolerance);
-    free(at);
+    assert_int_equal(mt_numel(got), mt_numel(want));
+    for (int64_t i = 0; i < mt_numel(got); i++)
+        if (!(fabs(a[i] - b[i]) <= tolerance))
+            fail_msg("element %d is %.17g, need %.17g", (int)i, a[i], b[i]);
+    free(a), free(b);
 }
 
 /* By the kernel and by the rule: == in f64 where nothing is rounded, which is so without roots. */
@@ -419,9 +423,11 @@ static void kernels_take_the_steps_of_their_rules(void **state)
         const bool elsewhere =
             (row->paged || row->host) && strcmp(mt_device_kind(device), "cpu") != 0;
         if (!row->rule->tensors || !row->rule->step || elsewhere) continue;
-        compare_steps(c, MT_F64, row->n_state < 2 ? 0 : 1e-14);
-        compare_steps(c, MT_F32, 4e-6);
-        compare_steps(c, MT_BF16, 4e-6);
+        /* Muon's iteration is in bf16, whose sums may be rounded otherwise in another order. */
+        const double least = row->rule->others ? 4e-3 : 0;
+        compare_steps(c, MT_F64, fmax(least, row->n_state < 2 ? 0 : 1e-14));
+        compare_steps(c, MT_F32, fmax(least, 4e-6));
+        compare_steps(c, MT_BF16, fmax(least, 4e-6));
         compared++;
     }
     assert_true(compared >= 3);
