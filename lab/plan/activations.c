@@ -392,25 +392,25 @@ static void add_each(builder *b, void (*add)(builder *b))
     if (b->times) add(b);
 }
 
+static void add_checkpoint(builder *b)
+{
+    mti_keep(b, BSH, mti_is_whole(b->c->kind) ? FLOATS : INPUT, "input of each checkpoint");
+    if (preset_is(b, "ops")) add_kept_results(b);
+}
+
 /* All layers, or the inputs of their checkpoints. */
 static void add_layers(builder *b)
 {
     const int64_t layers = mti_dims_layers(b->s), groups = mti_dims_groups(b->s);
-    bool whole = mti_is_whole(b->c->kind);
     if (!mti_dims_checkpoint(b->s) || preset_is(b, "selective")) {
         add_each(b, add_layer);
-        return;
-    }
-    b->times = layers;
-    b->letter = whole || layers > 1 ? "L" : "";
-    if (groups < layers) {
-        b->times = groups;
+    } else if (groups == layers) {
+        add_each(b, add_checkpoint);
+    } else {
+        b->f->n_groups = b->times = groups;
         b->letter = "N";
-        b->f->n_groups = b->times;
+        mti_keep(b, BSH, FLOATS, "input of each group of blocks");
     }
-    mti_keep(b, BSH, whole ? FLOATS : INPUT,
-             groups < layers ? "input of each group of blocks" : "input of each checkpoint");
-    if (preset_is(b, "ops")) add_each(b, add_kept_results);
 }
 
 /* A bert's head: an activation, never in place, and a norm of its output. */
@@ -512,7 +512,7 @@ static void add_ahead(builder *b)
 
 static void write_sums(builder *b, const char *layers)
 {
-    char *text = b->f->text, sums[96] = "";
+    char *text = b->f->text, sums[MT_PLAN_TEXT / 2] = "";
     for (int p = 0; p < N_LETTERS; p++) {
         size_t n = strlen(sums);
         if (b->sum[p] > 0)
@@ -538,6 +538,7 @@ static void set_values(builder *b)
     const int64_t shards = s->tokens / rank->sequence;
     const int64_t values[N_LETTERS] = {[BSH] = bsh / rank->sequence,
                                        [BSH_T] = bsh / t,
+                                       [BSH_WHOLE] = bsh,
                                        [BSQ] = s->tokens * s->q / t,
                                        [BSK] = s->tokens * s->k / t,
                                        [BSF] = rows * c->ffn / t,

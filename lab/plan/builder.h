@@ -7,13 +7,14 @@
 #include "plan/plan.h"
 
 /* The products of dimensions in the formulas. BSH_T: what is as wide as h, but cut among ranks that
- * do not cut the sequence. BSNH: the rows of experts, of which each token has n. BSO: values of all
- * heads, where they have a width of their own. Of latent attention BSC: latents of queries; BSR,
- * BSRP: of keys and values, without and with the turned part of keys; BSW: what is made of those.
- * BSX: the shared experts. */
+ * do not cut the sequence. BSH_WHOLE: what each of those that cut it has whole. BSNH: the rows of
+ * experts, of which each token has n. BSO: values of all heads, where they have a width of their
+ * own. Of latent attention BSC: latents of queries; BSR, BSRP: of keys and values, without and with
+ * the turned part of keys; BSW: what is made of those. BSX: the shared experts. */
 typedef enum letters {
     BSH,
     BSH_T,
+    BSH_WHOLE,
     BSQ,
     BSK,
     BSF,

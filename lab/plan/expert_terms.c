@@ -17,10 +17,8 @@ void mti_keep_experts(builder *b, nature input)
         return;
     }
     if (wide) {
-        b->e = 4; /* of all shards */
-        mti_keep_several(b, b->s->rank ? b->s->rank->sequence / folds : 1, BSH, FLOATS,
-                         "input of the router's product, in f32");
-        b->e = 2;
+        const bool of_all = b->s->rank && b->s->rank->sequence > folds;
+        mti_keep_wide(b, of_all ? BSH_WHOLE : BSH, FLOATS, "input of the router's product, in f32");
         mti_keep_floats(b, "router: its matrix in f32", b->c->experts * b->c->hidden,
                         mti_statistic_size(b));
     }

@@ -42,7 +42,7 @@ bool mti_plan_rank_activations(mt_plan_formula *out, const mt_model_config *conf
                                        "model in flight",
                              .value = f.bytes,
                              .expected = f.bytes};
-    snprintf(out->text, sizeof out->text, "%.95s", f.text);
+    snprintf(out->text, sizeof out->text, "%s", f.text);
     for (int i = 0; i < f.n_residual; i++)
         if (!mti_add_row(out, f.residual[i].bytes, "%s", f.residual[i].text)) return false;
     return true;

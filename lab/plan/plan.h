@@ -116,9 +116,9 @@ typedef struct mti_formula {
     /* A rank's, else 0: layers in flight L, forwards through the embeddings E and through the head
      * H. */
     int64_t n_layers, n_first, n_last;
-    int64_t n_ahead; /* P, predictions ahead; H is so many more */
-    int64_t n_keys;  /* keys that a rank's queries see; else 0 */
-    char text[192];  /* "34bsh + 5abs^2" */
+    int64_t n_ahead;         /* P, predictions ahead; H is so many more */
+    int64_t n_keys;          /* keys that a rank's queries see; else 0 */
+    char text[MT_PLAN_TEXT]; /* "34bsh + 5abs^2" */
     int64_t bytes;
     int n_terms, n_layer_terms;            /* the first n_layer_terms are the layers' */
     mti_formula_term terms[MTI_MAX_TERMS]; /* they sum to `bytes` */

@@ -5,19 +5,29 @@
 
 const char *mti_spelling(const builder *b, letters product)
 {
-    static const char *const alone[] = {"bsh",  "bsh", "bsq", "bsk", "bsf",       "abs^2", "bsv",
-                                        "bsnh", "bso", "bsc", "bsr", "bs(r + p)", "bsw",   "bsx"};
-    static const char *const shared[] = {"bsh/t",   "bsh/t",       "bsq/t", "bsk/t", "bsf/t",
-                                         "abs^2/t", "bsv/t",       "bsnh",  "bso/t", "bsc/t",
-                                         "bsr/t",   "bs(r + p)/t", "bsw/t"};
+    /* By itself; divided among t ranks. */
+    static const char *const spellings[N_LETTERS][2] = {[BSH] = {"bsh", "bsh/t"},
+                                                        [BSH_T] = {"bsh", "bsh/t"},
+                                                        [BSH_WHOLE] = {"bsh", "bsh"},
+                                                        [BSQ] = {"bsq", "bsq/t"},
+                                                        [BSK] = {"bsk", "bsk/t"},
+                                                        [BSF] = {"bsf", "bsf/t"},
+                                                        [ABSS] = {"abs^2", "abs^2/t"},
+                                                        [BSV] = {"bsv", "bsv/t"},
+                                                        [BSNH] = {"bsnh", "bsnh"},
+                                                        [BSO] = {"bso", "bso/t"},
+                                                        [BSC] = {"bsc", "bsc/t"},
+                                                        [BSR] = {"bsr", "bsr/t"},
+                                                        [BSRP] = {"bs(r + p)", "bs(r + p)/t"},
+                                                        [BSW] = {"bsw", "bsw/t"},
+                                                        [BSX] = {"bsx", "bsx/t"}};
     const mti_rank_dims *rank = b->s->rank;
-    const bool of_piece = product == BSH || (product >= BSC && product <= BSRP);
-    bool cut = rank && (of_piece ? rank->sequence : rank->tensor) > 1;
+    const bool of_shard = product == BSH || (product >= BSC && product <= BSRP);
+    const bool cut = rank && (of_shard ? rank->sequence : rank->tensor) > 1;
     if (product == BSF && b->c->experts) return cut ? "bsnf/t" : "bsnf";
     if (product == BSNH && rank && rank->folds > 1) return "bsnh/t";
-    if (product == BSX) return cut ? "bsx/t" : "bsx";
     if (product == ABSS && rank && rank->context > 1) return cut ? "absu/t" : "absu";
-    return cut && product < BSX ? shared[product] : alone[product];
+    return spellings[product][cut];
 }
 
 void mti_write_term(const builder *b, char *to, size_t size, const char *before, double weight,

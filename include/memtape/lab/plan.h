@@ -31,12 +31,15 @@ typedef struct mt_plan_row {
 /* Rows of a formula at most. */
 #define MT_PLAN_MAX_ROWS 96
 
+/* A formula of all that a rank of a large mixture keeps has 300 characters. */
+#define MT_PLAN_TEXT 640
+
 /* One formula. Plain data; amounts are in `unit`. */
 typedef struct mt_plan_formula {
-    const char *name;   /* "activations" */
-    const char *unit;   /* "bytes", "parameters", "FLOP" */
-    char text[96];      /* "L(34bsh + 5abs^2) + 2bsh" */
-    const char *source; /* the paper */
+    const char *name;        /* "activations" */
+    const char *unit;        /* "bytes", "parameters", "FLOP" */
+    char text[MT_PLAN_TEXT]; /* "L(34bsh + 5abs^2) + 2bsh" */
+    const char *source;      /* the paper */
     int64_t value;
     int n_rows;
     mt_plan_row rows[MT_PLAN_MAX_ROWS];

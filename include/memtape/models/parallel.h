@@ -248,7 +248,7 @@ typedef struct mt_rank_row {
 } mt_rank_row;
 /* Limits of mt_rank_report: rows, and bytes of a text. */
 #define MT_RANK_ROWS 48
-#define MT_RANK_TEXT 256
+#define MT_RANK_TEXT 640
 
 /* One rank's step. */
 typedef struct mt_rank_report {

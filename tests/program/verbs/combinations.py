@@ -10,7 +10,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
-from lib import check, done, equal, options_of, placed, run
+from lib import check, done, equal, options_of, placed, run, sums_its_terms
 
 SIZES = ["-b", "2", "-s", "16", "-d", "32", "-a", "4"]
 MODELS = {"gpt": ["gpt", *SIZES, "-l", "4"], "llama": ["llama", *SIZES, "-l", "4", "--kv-heads", "2"],
@@ -122,6 +122,7 @@ def bytes_balance(name, p):
     formula, steady = p["formula"], p["steady"]
     return (equal(p["growth"]["residual"], 0, f"{name}: growth") and
             equal(formula and formula["unexplained"], formula and 0, f"{name}: formula") and
+            check(not formula or sums_its_terms(formula), f"{name}: {formula and formula['text']} is not the sum of its terms") and
             equal(sum(steady["by_category"].values()), steady["peak"], f"{name}: the steady peak") and
             equal(steady["peak"], max(phase["peak"] for phase in steady["phases"]), f"{name}: its phases") and
             equal(p["left"]["given_back"], 0, f"{name}: bytes left") and

@@ -1,9 +1,11 @@
 """Shared by the tests of the program: running it, and counting failures."""
 import functools
 import json
+import math
 import os
 import re
 import signal
+import string
 import subprocess
 import sys
 import zipfile
@@ -132,6 +134,12 @@ def worth(formula, **letters):
     """The value of a formula such as "L(34bsh + 5abs^2) + 2bsh" for these values of its letters."""
     products = re.sub(r"(?<=[0-9A-Za-z)])(?=[A-Za-z(])", "*", formula)
     return eval(products.replace("^", "**"), {"__builtins__": {}}, letters)
+
+
+def sums_its_terms(f):
+    """Whether a formula's text is the sum of its terms' texts, whose weights have six digits."""
+    letters = {letter: 101 + n * n for n, letter in enumerate(string.ascii_letters)}
+    return math.isclose(worth(f["text"], **letters), sum(worth(t["text"], **letters) for t in f["terms"]), rel_tol=1e-5)
 
 
 def refused(wanted_words, *args, status=2, **more):

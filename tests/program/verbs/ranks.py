@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from lib import MEMTAPE, check, documented_keys, done, equal, paths, placed, profile, refused, run
+from lib import MEMTAPE, check, documented_keys, done, equal, paths, placed, profile, refused, run, sums_its_terms
 
 CONFIGS = Path(__file__).parents[2] / "models" / "nn" / "configs"
 PAPER = ["-b", 1, "-s", 2048, "--dropout", 0.1, "--attention", "math", "--dtype", "bf16",
@@ -26,6 +26,25 @@ for model, pipeline, interleave, microbatches in (("megatron-175b", 8, 3, 64), (
     stage = [model, *PAPER, "--tp", 8, "--sp", "--checkpoint", "selective", "--pp", pipeline, "--recipe", f"plain:interleave={interleave}", "--microbatches"]
     r, few = profile(*stage, microbatches), profile(*stage, 2 * pipeline)
     equal((few["saved"]["bytes"], few["parallel"]["in_flight"]), (r["saved"]["bytes"], r["parallel"]["in_flight"]), f"a stage of {model}")
+
+# ---- a term that is spelled as a share is one, of t, as the whole model has it; the formula is the sum of its terms ----
+def in_layers(t):
+    """What a term is of, in the dense layers or in the others."""
+    return t["what"], "D" in t["text"]
+
+
+RANKS = [["--tp", t, *more] for t in (2, 4) for more in ([], ["--sp"], ["--sp", "--recipe", "plain:etp=1"])]
+for model, *more in (["deepseek-tiny"], ["block"], ["llama-tiny", "--kv-heads", 4]):
+    words = [model, *more, "-b", 2, "-s", 64, "-a", 4, "--device", "meta", "--attention", "math"]
+    whole, shares = {in_layers(t): t["bytes"] for t in profile(*words)["formula"]["terms"]}, 0
+    for rank in (rank for rank in RANKS if model == "deepseek-tiny" or "--recipe" not in rank):
+        f = profile(*words, *rank)["formula"]
+        check(sums_its_terms(f), f"{model} {rank}: {f['text']} is not the sum of its terms")
+        for t in f["terms"]:
+            share = t["text"].endswith("/t")
+            shares += share
+            equal(t["bytes"] * (rank[1] if share else 1), whole.get(in_layers(t)), f"{model} {rank}: {t['text']}, {t['what']}")
+    check(shares > 9, f"{model}: {shares} shares")
 
 # ---- one rank of 1T ----
 sbh = 2048 * 25600
