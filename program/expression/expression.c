@@ -150,10 +150,12 @@ static part read_leaf(reader *r, size_t n)
 static int find_op(reader *r, size_t n)
 {
     const char *names[256], *text = r->text + r->at;
+    char all[1024] = "";
     size_t n_names = 0;
     char name[64];
     for (int i = 0; i < mt_all_ops_count() && n_names < 256; i++) {
         names[n_names++] = mt_all_ops_get(i).name;
+        mti_append(all, sizeof all, "%s%s", *all ? ", " : "", mt_all_ops_get(i).name);
         if (strlen(names[i]) == n && !strncmp(names[i], text, n)) return i;
     }
     snprintf(name, sizeof name, "%.*s", (int)n, text);
@@ -161,8 +163,7 @@ static int find_op(reader *r, size_t n)
     if (near)
         mti_point_at("expr", r->text, r->at, "\"%s\" is not an op; did you mean %s?", name, near);
     else
-        mti_point_at("expr", r->text, r->at,
-                     "\"%s\" is not an op; include/memtape/ops.h lists them", name);
+        mti_point_at("expr", r->text, r->at, "\"%s\" is not an op; these are: %s", name, all);
     return -1;
 }
 

@@ -15,7 +15,7 @@ size_t mti_name_length(const char *text)
 
 bool mti_point_at(const char *option, const char *text, size_t at, const char *fmt, ...)
 {
-    char message[400], shown[SHOWN + 1];
+    char message[800], shown[SHOWN + 1];
     va_list args;
     va_start(args, fmt);
     mti_vformat(message, sizeof message, fmt, args);

@@ -229,7 +229,7 @@ static const struct {
     {"x*q", .words = "\"x\" has no shape", .place = 0},
     {"x+gelu", "x=3", .words = "\"gelu\" has no shape", .place = 2},
     {"x+geul(x)", "x=3", .words = "\"geul\" is not an op; did you mean gelu?", .place = 2},
-    {"zzzzz(x)", "x=3", .words = "\"zzzzz\" is not an op; include/memtape/ops.h lists them",
+    {"zzzzz(x)", "x=3", .words = "\"zzzzz\" is not an op; these are: add, sub, mul",
      .place = 0},
     {"x(x)", "x=3", .words = "\"x\" is not an op", .place = 0},
     {"relu()", "x=3", .words = "call it as relu(x)", .place = 0},
