@@ -30,11 +30,15 @@ bool mtt_long(void)
     return value && strcmp(value, "1") == 0;
 }
 
-bool mtt_turn(size_t nth)
+/* `name` of the environment says which fourth runs, on the CPU. */
+static bool is_due(const char *name, size_t nth)
 {
-    const char *quarter = getenv("MTT_DEVICE") ? NULL : getenv("MTT_QUARTER");
-    return !quarter || nth % 4 == strtoul(quarter, NULL, 10);
+    const char *quarter = getenv("MTT_DEVICE") ? NULL : getenv(name);
+    return !quarter || !*quarter || nth % 4 == strtoul(quarter, NULL, 10);
 }
+
+bool mtt_turn(size_t nth) { return is_due("MTT_QUARTER", nth); }
+bool mtt_case(size_t nth) { return mtt_long() || is_due("MTT_CASES", nth); }
 
 bool mtt_short_simulation(void)
 {

@@ -22,6 +22,10 @@ bool mtt_long(void);
  * that four commits run all (tests/verified.py). Without it, and on another device than the CPU,
  * all run. */
 bool mtt_turn(size_t nth);
+/* The same for cases that every other run of the tests takes, CI's among them: MTT_CASES of the
+ * environment, which `./run test` sets where nothing else was asked for. The long form takes all.
+ */
+bool mtt_case(size_t nth);
 /* Whether this is the short form on the simulator, which takes a hundred times as long as the CPU:
  * then tests take some of their cases, and the long form takes all. */
 bool mtt_short_simulation(void);

@@ -68,16 +68,17 @@ turns() { # PARTS
 [ "$(MTT_QUARTER='' parts=valgrind/4 && echo a | by_turns valgrind)" = a ] || wrong 'without commits not all run'
 
 # Each script that is not always run is left out at three of four commits; all run without commits, and beside `scripts`.
-eval "$(sed -n '/^elsewhere() {/,/^}/p; /^has_part() {/,/^}/p; /^always=/p' run)"
+eval "$(sed -n '/^elsewhere() {/,/^}/p; /^has_part() {/,/^}/p; /^next_commits() {/p; /^deal_cases() {/p; /^always=/p' run)"
 folder_of_lists=$(mktemp -d)
 mkdir -p "$folder_of_lists/build/parts"
-left_out() { # PARTS QUARTERS
+left_out() { # PARTS QUARTERS [PART_THAT_PASSED_BEFORE]
     (
         cd "$folder_of_lists" || exit
-        parts=$1
+        parts=$1 passed=${3:-}
         names_of() { printf '%s\n' 'repository run' a 'program first' b c d e; }
         without_simulator() { :; }
         long_scripts() { :; }
+        passed_before() { [ "$1" = "$passed" ]; }
         for MTT_QUARTER in $2; do
             [ "$MTT_QUARTER" != none ] || MTT_QUARTER=
             elsewhere
@@ -86,6 +87,11 @@ left_out() { # PARTS QUARTERS
 }
 [ "$(left_out release '0 1 2 3')" = aaabbbcccdddeee ] || wrong "four commits leave out $(left_out release '0 1 2 3')"
 [ -z "$(left_out release none)$(left_out 'sanitizers release' 1)$(left_out 'release scripts/4' 1)" ] || wrong 'scripts are left out elsewhere'
+[ "$(left_out release none page)" = page ] || wrong "the page's test is not left out: $(left_out release none page)"
+[ -z "$(left_out 'sanitizers release' 1 page)" ] || wrong "the page's test is left out beside other parts"
+[ "$(MTT_QUARTER=1 && for nth in 1 2 3 4 5 6 7 8; do echo $nth; done | next_commits | tr -d '\n')" = 134568 ] || wrong 'dealt otherwise than to and fro'
+cases() { (parts=$1 MTT_QUARTER=$2 && unset MTT_CASES && deal_cases && echo "${MTT_CASES:-}"); } # PARTS QUARTER
+[ "$(cases release 3)$(cases 'sanitizers release' 2)$(cases release '')" = 3 ] || wrong 'cases are left out elsewhere'
 rm -r "$folder_of_lists"
 
 for file in tests/*/meson.build tests/*/*/meson.build; do

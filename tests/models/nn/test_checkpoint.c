@@ -106,6 +106,7 @@ static void a_resumed_run_continues_bit_for_bit(void **state)
     const mt_dtype dtypes[] = {MT_F32, MT_BF16, MT_F64};
     for (mti_optimizer_choice k = MTI_OPT_NONE + 1; k <= ADAMW_DELAYED; k++)
         for (int d = 0; d < 3; d++) {
+            if (!mtt_case((size_t)k + (size_t)d)) continue;
             const char *path = planted_path("run.safetensors");
             run whole = start(k, dtypes[d], 1);
             train(&whole, 0, 6);

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # Tests share the machine: waiting threads must not take the cores from working ones.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+LONG = os.environ.get("MTT_LONG") == "1"
 MEMTAPE = os.environ.get("MEMTAPE", "memtape")
 VERBS = ["demo", "train", "generate", "profile", "explain", "sweep", "plan", "fit", "serve", "compare"]
 # Restore the default signal handlers: nohup, or a shell that starts us in the background, makes us ignore
@@ -52,6 +53,13 @@ def turn(nth):
     """Whether the nth case runs: every fourth does, from MTT_QUARTER of the environment on (tests/verified.py); without it all."""
     quarter = os.environ.get("MTT_QUARTER")
     return not quarter or nth % 4 == int(quarter)
+
+
+def case(nth):
+    """Whether the nth case of a script of the suite "turns" runs: every fourth does, from MTT_CASES of the environment on, which
+    `./run test` sets; without it, and in the long form, all."""
+    quarter = os.environ.get("MTT_CASES")
+    return LONG or not quarter or nth % 4 == int(quarter)
 
 
 @functools.cache

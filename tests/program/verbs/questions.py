@@ -1,17 +1,19 @@
 """Every question of docs/questions.md: its command is run, and its answer is what the page says and what is known: a verdict, or a
-figure within 3 %; but for those that the page lists as not answered rightly yet, which are not. With --write the answers are
-written into the page."""
+figure within 3 %; but for those that the page lists as not answered rightly yet, which are not. Questions come in turns (lib.case); those whose turn it is not count as the page has them. With --write all are
+asked, and the answers written into the page."""
 import functools
 import json
 import re
 import shlex
 import sys
 from pathlib import Path
-from lib import check, done, equal, run
+from lib import LONG, case, check, done, equal, run
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "questions.md"
 UNITS = {"GiB": 2**30, "MiB": 2**20, "GB": 10**9}
+# In the long form alone: a search of half a minute in which nothing fits, as in others that take a second.
+DEAR = {"memtape fit llama-3.1-70b --gpus 8 --gpu a100-80"}
 ROW = re.compile(r"\| \d+ \|.*\|")
 
 
@@ -101,7 +103,8 @@ for i, line in enumerate(lines):
     if not ROW.fullmatch(line):
         continue
     cells = [c.strip() for c in line.split("|")[1:-1]]
-    now = answer(cells)
+    asked = "--write" in sys.argv or case(int(cells[0])) and (LONG or cells[4].strip("`") not in DEAR)
+    now = answer(cells) if asked else cells
     wrong += len(now) > 8
     verdicts += len(now) == 8 and not now[7]
     figures += len(now) == 8 and bool(now[7])
