@@ -13,6 +13,23 @@
 #define LLAMA2(l, a, d, f) LLAMA(l, a, d, 32000, 4096), .ffn = (f), .norm_eps = 1e-5
 #define CODELLAMA(l, a, d, f, v)                                                                   \
     LLAMA(l, a, d, v, 16384), .ffn = (f), .rope_theta = 1e6, .norm_eps = 1e-5
+#define ROBERTA(l, a, d, v)                                                                        \
+    BERT(l, a, d, v, 512), .norm_eps = 1e-5, .token_types = 1, .mask_token = (v)-1,                \
+                           .position_offset = 2, .padded = true, .pad_token = 1
+#define YI(l, a, k, d, f)                                                                          \
+    LLAMA(l, a, d, 64000, 4096), .kv_heads = (k), .ffn = (f), .rope_theta = 5e6, .norm_eps = 1e-5, \
+                                 .padded = true
+#define FALCON3(l, a, d, f, s)                                                                     \
+    LLAMA(l, a, d, 131072, s), .kv_heads = 4, .head_dim = 256, .ffn = (f), .rope_theta = 1000042
+#define DEEPSEEK_CODER(l, a, k, d, f)                                                              \
+    LLAMA(l, a, d, 32256, 16384), .kv_heads = (k), .ffn = (f), .rope_theta = 1e5,                  \
+                                  .yarn_factor = 4, .yarn_ramp = MT_RAMP_FLAT
+#define MISTRAL(l, a, d, f, v, s)                                                                  \
+    LLAMA(l, a, d, v, s), .kv_heads = 8, .head_dim = 128, .ffn = (f), .rope_theta = 1e6,           \
+                          .norm_eps = 1e-5
+#define OLMO(l, a, d, f, v, s)                                                                     \
+    LLAMA(l, a, d, v, s), .ffn = (f), .rope_theta = 5e5, .norm_eps = 1e-6, .norm = MT_NORM_AFTER,  \
+                          .qk_norm = MT_QK_NORM_WIDTH, .padded = true, .pad_token = 100277
 #define SMOLLM2(l, a, k, d, f)                                                                     \
     LLAMA(l, a, d, 49152, 8192), .kv_heads = (k), .ffn = (f), .norm_eps = 1e-5, .tied = true
 #define QWEN25(l, a, k, d, f, v)                                                                   \
@@ -81,6 +98,7 @@ static const struct {
     {"gpt2-medium", {GPT(24, 16, 1024, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-large", {GPT(36, 20, 1280, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-xl", {GPT(48, 25, 1600, 50257, 1024), .act = MT_ACT_GELU_TANH}},
+    {"distilgpt2", {GPT(6, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     /* Brown et al. 2020, table 2.1 (its 13B and 2.7B have other ratios; alternating sparse
      * attention is not modelled) */
     {"gpt3-6.7b", {GPT(32, 32, 4096, 50257, 2048), .act = MT_ACT_GELU_TANH}},
@@ -93,6 +111,16 @@ static const struct {
     /* Devlin et al. 2018, uncased: [MASK] is token 103 */
     {"bert-base", {BERT(12, 12, 768, 30522, 512), .mask_token = 103}},
     {"bert-large", {BERT(24, 16, 1024, 30522, 512), .mask_token = 103}},
+    {"bert-base-cased", {BERT(12, 12, 768, 28996, 512), .mask_token = 103}},
+    {"bert-large-cased", {BERT(24, 16, 1024, 28996, 512), .mask_token = 103}},
+    {"bert-base-multilingual-cased", {BERT(12, 12, 768, 119547, 512), .mask_token = 103}},
+    {"bert-base-chinese", {BERT(12, 12, 768, 21128, 512), .mask_token = 103}},
+    /* Liu et al. 2019; Conneau et al. 2020: the mask is the last token */
+    {"roberta-base", {ROBERTA(12, 12, 768, 50265)}},
+    {"roberta-large", {ROBERTA(24, 16, 1024, 50265)}},
+    {"distilroberta-base", {ROBERTA(6, 12, 768, 50265)}},
+    {"xlm-roberta-base", {ROBERTA(12, 12, 768, 250002)}},
+    {"xlm-roberta-large", {ROBERTA(24, 16, 1024, 250002)}},
     /* Touvron et al. 2023, table 2 */
     {"llama-7b", {LLAMA(32, 32, 4096, 32000, 2048)}},
     {"llama-13b", {LLAMA(40, 40, 5120, 32000, 2048)}},
@@ -106,6 +134,7 @@ static const struct {
     {"codellama-7b", {CODELLAMA(32, 32, 4096, 11008, 32016)}},
     {"codellama-13b", {CODELLAMA(40, 40, 5120, 13824, 32016)}},
     {"codellama-34b", {CODELLAMA(48, 64, 8192, 22016, 32000), .kv_heads = 8}},
+    {"codellama-70b", {CODELLAMA(80, 64, 8192, 28672, 32016), .kv_heads = 8}},
     /* Grattafiori et al. 2024, table 3; the scaling of its rotary frequencies, which changes no
      * shape, is not modelled */
     {"llama-3.1-8b", {LLAMA3(32, 32, 4096, 14336)}},
@@ -125,9 +154,12 @@ static const struct {
     {"smollm2-135m", {SMOLLM2(30, 9, 3, 576, 1536), .rope_theta = 1e5}},
     {"smollm2-360m", {SMOLLM2(32, 15, 5, 960, 2560), .rope_theta = 1e5}},
     {"smollm2-1.7b", {SMOLLM2(24, 32, 32, 2048, 8192), .rope_theta = 130000}},
-    {"mistral-nemo-12b",
-     {LLAMA(40, 32, 5120, 131072, 128000), .kv_heads = 8, .head_dim = 128, .ffn = 14336,
-      .rope_theta = 1e6, .norm_eps = 1e-5}},
+    {"mistral-nemo-12b", {MISTRAL(40, 32, 5120, 14336, 131072, 128000)}},
+    {"codestral-22b", {MISTRAL(56, 48, 6144, 16384, 32768, 32768)}},
+    {"mistral-large-123b", {MISTRAL(88, 96, 12288, 28672, 32768, 131072)}},
+    {"ministral-8b",
+     {LLAMA(36, 32, 4096, 131072, 32768), .kv_heads = 8, .head_dim = 128, .ffn = 12288,
+      .rope_theta = 1e8, .norm_eps = 1e-5}},
     {"mistral-small-24b",
      {LLAMA(40, 32, 5120, 131072, 32768), .kv_heads = 8, .head_dim = 128, .ffn = 32768,
       .rope_theta = 1e8, .norm_eps = 1e-5}},
@@ -149,6 +181,8 @@ static const struct {
     {"mixtral-8x7b",
      {LLAMA(32, 32, 4096, 32000, 32768), .kv_heads = 8, .ffn = 14336, .rope_theta = 1e6,
       .norm_eps = 1e-5, EXPERTS(8, 2), .norm_topk = true}},
+    {"mixtral-8x22b",
+     {MISTRAL(56, 48, 6144, 16384, 32768, 65536), EXPERTS(8, 2), .norm_topk = true}},
     {"qwen3-30b-a3b",
      {LLAMA(48, 32, 2048, 151936, 40960), .kv_heads = 4, .head_dim = 128, .ffn = 768,
       .rope_theta = 1e6, .norm_eps = 1e-6, .qk_norm = MT_QK_NORM_HEAD, EXPERTS(128, 8),
@@ -169,6 +203,11 @@ static const struct {
      {LLAMA(27, 16, 2048, 102400, 163840), DEEPSEEK(6, 64, 2, 40, 32), .ffn = 1408,
       .dense_layers = 1, .dense_ffn = 10944, .rope_order = MT_ROPE_COMPLEX,
       .attention_scale = 0.11472138679292612}},
+    {"deepseek-v2",
+     {LLAMA(60, 128, 5120, 102400, 163840), DEEPSEEK(6, 160, 2, 40, 32), .q_rank = 1536,
+      .ffn = 1536, .dense_layers = 1, .dense_ffn = 12288, .rope_order = MT_ROPE_COMPLEX,
+      .expert_groups = 8, .expert_topk_groups = 3, .expert_scale = 16,
+      .attention_scale = 0.1352337788608801}},
     {"deepseek-v3",
      {LLAMA(61, 128, 7168, 129280, 163840), DEEPSEEK(8, 256, 1, 40, 32), .q_rank = 1536,
       .ffn = 2048, .dense_layers = 3, .dense_ffn = 18432, .rope_order = MT_ROPE_PAIRS,
@@ -198,10 +237,31 @@ static const struct {
     {"phi-4",
      {LLAMA(40, 40, 5120, 100352, 16384), .kv_heads = 10, .ffn = 17920, .rope_theta = 250000,
       .norm_eps = 1e-5, .joint_products = true, .padded = true, .pad_token = 100349}},
+    {"olmo-2-1b", {OLMO(16, 16, 2048, 8192, 100352, 4096)}},
+    {"olmo-2-7b", {OLMO(32, 32, 4096, 11008, 100352, 4096)}},
+    {"olmo-2-13b", {OLMO(40, 40, 5120, 13824, 100352, 4096)}},
+    {"olmo-2-32b", {OLMO(64, 40, 5120, 27648, 100352, 4096), .kv_heads = 8}},
     {"olmo-3-7b",
-     {LLAMA(32, 32, 4096, 100278, 65536), .ffn = 11008, .rope_theta = 5e5, .norm_eps = 1e-6,
-      .norm = MT_NORM_AFTER, .qk_norm = MT_QK_NORM_WIDTH, .padded = true, .pad_token = 100277,
-      .window = 4096, .local_theta = 5e5, .local_period = 4}},
+     {OLMO(32, 32, 4096, 11008, 100278, 65536), .window = 4096, .local_theta = 5e5,
+      .local_period = 4}},
+    {"olmo-3-32b",
+     {OLMO(64, 40, 5120, 27648, 100278, 65536), .kv_heads = 8, .window = 4096, .local_theta = 5e5,
+      .local_period = 4}},
+    {"yi-6b", {YI(32, 32, 4, 4096, 11008)}},
+    {"yi-9b", {YI(48, 32, 4, 4096, 11008)}},
+    {"yi-34b", {YI(60, 56, 8, 7168, 20480)}},
+    {"falcon3-1b", {FALCON3(18, 8, 2048, 8192, 4096)}},
+    {"falcon3-3b", {FALCON3(22, 12, 3072, 9216, 32768)}},
+    {"falcon3-7b", {FALCON3(28, 12, 3072, 23040, 32768)}},
+    {"falcon3-10b", {FALCON3(40, 12, 3072, 23040, 32768)}},
+    {"deepseek-coder-1.3b", {DEEPSEEK_CODER(24, 16, 16, 2048, 5504)}},
+    {"deepseek-coder-6.7b", {DEEPSEEK_CODER(32, 32, 32, 4096, 11008)}},
+    {"deepseek-coder-33b", {DEEPSEEK_CODER(62, 56, 8, 7168, 19200)}},
+    {"deepseek-llm-7b", {LLAMA(30, 32, 4096, 102400, 4096), .ffn = 11008}},
+    {"deepseek-llm-67b", {LLAMA(95, 64, 8192, 102400, 4096), .kv_heads = 8, .ffn = 22016}},
+    {"open-llama-3b", {LLAMA(26, 32, 3200, 32000, 2048), .ffn = 8640}},
+    {"solar-10.7b",
+     {LLAMA(48, 32, 4096, 32000, 4096), .kv_heads = 8, .ffn = 14336, .norm_eps = 1e-5}},
     {"gemma-2b", {GEMMA(18, 8, 1, 2048, 16384)}},
     {"gemma-7b", {GEMMA(28, 16, 16, 3072, 24576)}},
     {"gemma-2-2b", {GEMMA2(26, 8, 4, 2304, 9216), .head_dim = 256, .attention_scale = 1.0 / 16}},
@@ -209,6 +269,9 @@ static const struct {
     {"gemma-2-27b",
      {GEMMA2(46, 32, 16, 4608, 36864), .head_dim = 128, .attention_scale = 1.0 / 12}},
     /* text alone, without the larger ones' vision */
+    {"gemma-3-270m",
+     {GEMMA3(18, 4, 640, 262144, 32768), .kv_heads = 1, .head_dim = 256, .ffn = 2048, .window = 512,
+      .attention_scale = 1.0 / 16}},
     {"gemma-3-1b",
      {GEMMA3(26, 4, 1152, 262144, 32768), .kv_heads = 1, .head_dim = 256, .ffn = 6912,
       .window = 512, .attention_scale = 1.0 / 16}},

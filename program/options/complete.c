@@ -156,7 +156,7 @@ bool mti_is_model_path(const char *name)
 #define SEQ 32
 static int64_t default_seq(mt_model_kind kind) { return kind == MT_MODEL_LINEAR ? 1 : SEQ; }
 
-#define MOST_MODELS 128
+#define MOST_MODELS 256
 
 static bool refuse_model(mti_options *o, const char *name)
 {

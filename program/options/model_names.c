@@ -43,6 +43,26 @@ static const struct {
     {"vicuna-13b", "llama-2-13b"},
     {"zephyr-7b-beta", "mistral-7b-v0.1"},
     {"qwq-32b", "qwen2.5-32b"},
+    {"mathstral-7b-v0.1", "mistral-7b"},
+    {"codestral-22b-v0.1", "codestral-22b"},
+    {"mistral-small-instruct-2409", "codestral-22b"}, /* the first, of 22B */
+    {"mistral-large", "mistral-large-123b"},
+    {"mixtral-8x22b-v0.1", "mixtral-8x22b"},
+    {"deepseek-v2.5", "deepseek-v2"},
+    {"deepseek-coder-v2", "deepseek-v2"},
+    {"deepseek-coder-v2-lite", "deepseek-v2-lite"},
+    {"deepseek-coder-7b", "deepseek-llm-7b"}, /* v1.5 */
+    {"deepseek-math-7b", "deepseek-llm-7b"},
+    {"open-llama-7b", "llama-7b"},
+    {"open-llama-13b", "llama-13b"},
+    {"olmo-2-0325-32b", "olmo-2-32b"},
+    {"olmo-2-0425-1b", "olmo-2-1b"},
+    {"olmo-3-1025-7b", "olmo-3-7b"},
+    {"olmo-3-1125-32b", "olmo-3-32b"},
+    {"olmo-3.1-32b", "olmo-3-32b"},
+    {"llama-guard-3-8b", "llama-3.1-8b"},
+    {"deepseek-r1-0528-qwen3-8b", "qwen3-8b"},
+    {"dialogpt-small", "gpt2"},
 };
 
 /* Beginnings of families that have the sizes of another one, as what was trained on from it. */
@@ -55,13 +75,34 @@ static const struct {
     {"qwen2.5-coder-", "qwen2.5-"},
     {"qwen2.5-math-", "qwen2.5-"},
     {"qwen2-", "qwen2.5-"},
+    {"olmo-2-1124-", "olmo-2-"},
+    {"yi-1.5-", "yi-"},
+    {"yi-coder-", "yi-"},
+    {"smollm-", "smollm2-"},
+    {"codegemma-", "gemma-"},
+    {"gemma-1.1-", "gemma-"},
+    {"hermes-3-llama-", "llama-"},
+    {"dialogpt-", "gpt2-"},
 };
 
 /* Endings that change no size. */
-static const char *const endings[] = {
-    "-instruct",      "-it",           "-chat",    "-hf",       "-base",      "-chat-v1.0",
-    "-v1.0",          "-v1.5",         "-preview", "-thinking", "-reasoning", "-instruct-v0.1",
-    "-instruct-v0.2", "-instruct-v0.3"};
+static const char *const endings[] = {"-instruct",
+                                      "-it",
+                                      "-chat",
+                                      "-hf",
+                                      "-base",
+                                      "-chat-v1.0",
+                                      "-v1.0",
+                                      "-v1.5",
+                                      "-preview",
+                                      "-thinking",
+                                      "-reasoning",
+                                      "-instruct-v0.1",
+                                      "-instruct-v0.2",
+                                      "-instruct-v0.3",
+                                      "-think",
+                                      "-sft",
+                                      "-dpo"};
 
 /* Endings of repositories whose files keep the same weights in fewer bits. */
 static const char *const coded[] = {

@@ -90,7 +90,14 @@ def models_have_the_names_that_people_give_them():
                          "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b", "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "mistral-small-24b",
                          "deepseek-ai/DeepSeek-R1-0528": "deepseek-v3", "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
                          "microsoft/Phi-3-mini-128k-instruct": "phi-3.5-mini", "microsoft/Phi-4-mini-reasoning": "phi-4-mini",
-                         "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m", "HuggingFaceH4/zephyr-7b-beta": "mistral-7b-v0.1"}.items():
+                         "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m", "HuggingFaceH4/zephyr-7b-beta": "mistral-7b-v0.1",
+                         "FacebookAI/xlm-roberta-base": "xlm-roberta-base", "allenai/OLMo-2-1124-13B-Instruct": "olmo-2-13b", "allenai/OLMo-2-0325-32B": "olmo-2-32b",
+                         "allenai/Olmo-3-7B-Think": "olmo-3-7b", "01-ai/Yi-1.5-34B-Chat": "yi-34b", "tiiuae/Falcon3-7B-Instruct": "falcon3-7b",
+                         "deepseek-ai/deepseek-coder-6.7b-instruct": "deepseek-coder-6.7b", "deepseek-ai/deepseek-coder-7b-instruct-v1.5": "deepseek-llm-7b",
+                         "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-v2-lite", "mistralai/Mistral-Large-Instruct-2411": "mistral-large-123b",
+                         "mistralai/Mistral-Small-Instruct-2409": "codestral-22b", "mistralai/Ministral-8B-Instruct-2410": "ministral-8b",
+                         "upstage/SOLAR-10.7B-Instruct-v1.0": "solar-10.7b", "openlm-research/open_llama_3b": "open-llama-3b",
+                         "microsoft/DialoGPT-medium": "gpt2-medium", "HuggingFaceTB/SmolLM-1.7B": "smollm2-1.7b"}.items():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check(f"{name} is taken for this preset" in p.stderr and preset in p.stderr, f"{name}: it says so: {p.stderr}")

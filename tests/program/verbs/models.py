@@ -95,7 +95,7 @@ def step_of(model, **more):
     return j["params"], j["steady"], j["saved"]["bytes"], p.stderr
 
 
-for name in ("llama-3.1-8b", "llama-3.2-3b", "qwen3-0.6b", "qwen3-8b", "qwen3-32b", "phi-4", "olmo-3-7b", "gemma-3-1b",
+for name in ("llama-3.1-8b", "llama-3.2-3b", "qwen3-0.6b", "qwen3-8b", "qwen3-32b", "phi-4", "olmo-2-1b", "olmo-2-7b", "olmo-3-7b", "gemma-3-1b",
              "mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "glm-4.5",
              "glm-4.5-air", "qwen3-235b-a22b"):
     equal(step_of(name)[:3], step_of(CONFIGS / f"{name}.json")[:3], f"the preset {name} and its config.json")
