@@ -153,7 +153,8 @@ static void add_latents(builder *b, nature input)
 
 static void add_latent_attention(builder *b, nature input)
 {
-    const bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
+    const bool drop = b->c->dropout > 0, masks = mti_inner_dropout(b->c) > 0,
+               math = b->c->attention == MT_ATTENTION_MATH;
     const int64_t heads = b->c->heads / (b->s->rank ? b->s->rank->tensor : 1);
     const int64_t shards = b->s->rank ? b->s->rank->seen : 1;
     const bool repeated = b->c->ops.kv_groups == MT_KV_REPEATED && b->s->seq * shards > 1 &&
@@ -187,7 +188,7 @@ static void add_latent_attention(builder *b, nature input)
         if (!math) add_flash_statistics(b);
         if (math && b->c->attention_cap > 0)
             mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
-        if (math) add_weights(b, drop);
+        if (math) add_weights(b, masks);
     }
     if (core) mti_keep_window_masks(b);
     mti_keep(b, BSO, FLOATS, "merged heads: input of the projection");
@@ -200,7 +201,8 @@ static void add_attention(builder *b, nature input)
         add_latent_attention(b, input);
         return;
     }
-    bool drop = b->c->dropout > 0, math = b->c->attention == MT_ATTENTION_MATH;
+    bool drop = b->c->dropout > 0, masks = mti_inner_dropout(b->c) > 0,
+         math = b->c->attention == MT_ATTENTION_MATH;
     bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
     const int64_t width = b->c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
@@ -222,7 +224,7 @@ static void add_attention(builder *b, nature input)
     if (!math && core) add_flash_statistics(b);
     if (math && core && b->c->attention_cap > 0)
         mti_keep(b, ABSS, FLOATS, "tanh of the scores: soft capping");
-    if (math && core) add_weights(b, drop);
+    if (math && core) add_weights(b, masks);
     if (core) mti_keep_window_masks(b);
     mti_keep(b, BSQ, FLOATS,
              math || !core ? "merged heads: input of the projection"
@@ -431,7 +433,8 @@ static void add_head_activation(builder *b)
 static void add_embedded(builder *b, bool held)
 {
     mti_keep_beside(b, "embeddings: token indices", b->s->tokens * (int64_t)sizeof(int64_t), held);
-    if (b->c->dropout > 0) mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
+    if (mti_inner_dropout(b->c) > 0)
+        mti_keep(b, BSH, MASK, "mask of the dropout on the embeddings");
 }
 
 /* What a whole model keeps outside of its blocks: before the first ... */

@@ -28,6 +28,7 @@ static const struct hf_family {
 typedef struct reader {
     const struct hf_family *family;
     const struct hf_key *key; /* that is being read */
+    const json_t *root;
     mt_model_config c;
     const char *dropout_key; /* the first that was read */
     bool grouped;            /* experts are chosen by groups */
@@ -128,6 +129,13 @@ static bool read_head_part(reader *r, const json_t *value)
     if (!read_size(r, value)) return false;
     r->c.head_dim = other + *(int64_t *)field(r);
     return true;
+}
+
+/* Embeddings are as wide as the model here. */
+static bool read_embedded(reader *r, const json_t *value)
+{
+    return json_equal(value, json_object_get(r->root, "hidden_size")) ||
+           refuse(r, value, "that of \"hidden_size\": the model here has no products between them");
 }
 
 static bool read_window(reader *r, const json_t *value)
@@ -269,7 +277,7 @@ static bool read_tied(reader *r, const json_t *value)
  * after it. */
 static bool read_padding(reader *r, const json_t *value)
 {
-    bool positions = r->c.position_offset > 0;
+    bool positions = r->c.kind == MT_MODEL_BERT && r->c.position_offset > 0;
     json_int_t token = json_integer_value(value);
     if (json_is_null(value)) {
         r->c.padded = positions;
@@ -507,12 +515,12 @@ static const struct hf_family *find_family(const json_t *root)
     return NULL;
 }
 
-/* Rows of the table of positions that are no position's are no part of the context. */
+/* A file of BERT's family counts the rows before the first position's in the context. */
 static bool finish_positions(reader *r)
 {
     if (r->c.pad_token < 0) r->c.pad_token += r->c.vocab;
     const int64_t rows = r->c.context;
-    r->c.context -= r->c.position_offset;
+    if (r->c.kind == MT_MODEL_BERT) r->c.context -= r->c.position_offset;
     return r->c.context > 0 ||
            mti_fail_bool(MT_ERR_FORMAT,
                          MTI_ANY_FILE
@@ -560,13 +568,12 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     if (!json_is_object(root)) return mti_fail(MT_ERR_FORMAT, MTI_ANY_FILE "is not a JSON object");
     if (n_bytes) notes[0] = 0;
     reader r = {.notes = notes, .n_notes = n_bytes};
-    root = text_of(root, &r);
+    r.root = root = text_of(root, &r);
     r.family = find_family(root);
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
     r.turned = r.family->bit & GLM4 ? 0.5 : 1;
-    if (!read_keys(&r, root)) return mt_last_status();
-    if (!finish_scaling(&r, root)) return mt_last_status();
+    if (!read_keys(&r, root) || !finish_scaling(&r, root)) return mt_last_status();
     finish_latent(&r);
     if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;
     if (!finish_local(&r, root) || !finish_positions(&r)) return mt_last_status();

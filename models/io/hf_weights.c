@@ -189,7 +189,7 @@ static bool is_of(const hf_name *as, const char *path)
 static unsigned families_of(const mt_model_config *c)
 {
     if (!c) return ANY;
-    return c->kind == MT_MODEL_GPT     ? GPT2
+    return c->kind == MT_MODEL_GPT     ? (c->position_offset ? OPT : GPT2)
            : c->kind == MT_MODEL_LLAMA ? ROTARY
            : c->pooled                 ? BODY
            : c->position_offset        ? ROBERTA

@@ -165,7 +165,7 @@ mt_module *mti_bert_make(mt_device *device, const mt_model_config *config,
         m, m && mti_add_tokens(m, device, &c) &&
                mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
                mti_add_embedding(m, "tte", device, &c, c.token_types) &&
-               mti_add_norm(m, "ln", device, &c) && mti_add_dropout(m, &c) &&
+               mti_add_norm(m, "ln", device, &c) && mti_add_embedding_dropout(m, &c) &&
                mti_add_layers(m, device, &c, each) &&
                (c.pooled ? mt_module_add_child(m, "pooler", mti_pooler_new(device, &c))
                          : mt_module_add_child(m, "head", head_new(device, &c))));

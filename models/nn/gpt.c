@@ -19,7 +19,7 @@ mt_module *mti_gpt_make(mt_device *device, const mt_model_config *config,
     return mti_module_complete(
         m, m && mti_add_tokens(m, device, &c) &&
                mt_module_add_child(m, "wpe", mti_positions_new(device, &c)) &&
-               mti_add_dropout(m, &c) && mti_add_layers(m, device, &c, each) &&
+               mti_add_embedding_dropout(m, &c) && mti_add_layers(m, device, &c, each) &&
                (c.norm == MT_NORM_POST || mti_add_norm(m, "ln_f", device, &c)) &&
                (!c.untied || mt_module_add_child(m, "lm_head",
                                                  mt_linear_new(device, c.dtype, c.hidden, c.vocab,

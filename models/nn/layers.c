@@ -346,6 +346,13 @@ mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c)
     return mt_module_add_child(m, "drop", mt_dropout_new(c->dropout));
 }
 
+double mti_inner_dropout(const mt_model_config *c) { return c->branch_dropout ? 0 : c->dropout; }
+
+mt_module *mti_add_embedding_dropout(mt_module *m, const mt_model_config *c)
+{
+    return mt_module_add_child(m, "drop", mt_dropout_new(mti_inner_dropout(c)));
+}
+
 double mti_residual_std(const mt_model_config *c)
 {
     return MTI_INIT_STD / sqrt(2 * (double)c->layers);

@@ -20,7 +20,7 @@ mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
     if (!mti_config_resolve(config, MT_MODEL_LLAMA, &c)) return NULL;
     mt_module *m = mti_model_new("llama", llama_forward, &c);
     return mti_module_complete(
-        m, m && mti_add_tokens(m, device, &c) && mti_add_dropout(m, &c) &&
+        m, m && mti_add_tokens(m, device, &c) && mti_add_embedding_dropout(m, &c) &&
                mti_add_layers(m, device, &c, each) && mti_add_norm(m, "ln_f", device, &c) &&
                (c.tied || mt_module_add_child(m, "lm_head",
                                               mt_linear_new(device, c.dtype, c.hidden, c.vocab,

@@ -143,6 +143,9 @@ mt_module *mti_add_embedding(mt_module *m, const char *name, mt_device *device,
 /* Child "wte", of the tokens: a row for each, and none's gradient for that of padding. */
 mt_module *mti_add_tokens(mt_module *m, mt_device *device, const mt_model_config *c);
 mt_module *mti_add_dropout(mt_module *m, const mt_model_config *c);
+/* The probability of the dropouts before the first layer and of attention weights. */
+double mti_inner_dropout(const mt_model_config *c);
+mt_module *mti_add_embedding_dropout(mt_module *m, const mt_model_config *c);
 mt_module *mti_add_activation(mt_module *m, const char *name, const mt_model_config *c,
                               bool inplace);
 bool mti_acts_in_place(const mt_module *m); /* whether m is an activation that does */

@@ -13,6 +13,9 @@
 #define LLAMA2(l, a, d, f) LLAMA(l, a, d, 32000, 4096), .ffn = (f), .norm_eps = 1e-5
 #define CODELLAMA(l, a, d, f, v)                                                                   \
     LLAMA(l, a, d, v, 16384), .ffn = (f), .rope_theta = 1e6, .norm_eps = 1e-5
+#define OPT_SIZES(l, a, d)                                                                         \
+    GPT(l, a, d, 50272, 2048), .branch_dropout = true, .position_offset = 2, .padded = true,       \
+                               .pad_token = 1
 #define ROBERTA(l, a, d, v)                                                                        \
     BERT(l, a, d, v, 512), .norm_eps = 1e-5, .token_types = 1, .mask_token = (v)-1,                \
                            .position_offset = 2, .padded = true, .pad_token = 1
@@ -99,6 +102,14 @@ static const struct {
     {"gpt2-large", {GPT(36, 20, 1280, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"gpt2-xl", {GPT(48, 25, 1600, 50257, 1024), .act = MT_ACT_GELU_TANH}},
     {"distilgpt2", {GPT(6, 12, 768, 50257, 1024), .act = MT_ACT_GELU_TANH}},
+    /* Zhang et al. 2022, but 350m, whose norms come after, and 175b */
+    {"opt-125m", {OPT_SIZES(12, 12, 768)}},
+    {"opt-1.3b", {OPT_SIZES(24, 32, 2048)}},
+    {"opt-2.7b", {OPT_SIZES(32, 32, 2560)}},
+    {"opt-6.7b", {OPT_SIZES(32, 32, 4096)}},
+    {"opt-13b", {OPT_SIZES(40, 40, 5120)}},
+    {"opt-30b", {OPT_SIZES(48, 56, 7168)}},
+    {"opt-66b", {OPT_SIZES(64, 72, 9216)}},
     /* Brown et al. 2020, table 2.1 (its 13B and 2.7B have other ratios; alternating sparse
      * attention is not modelled) */
     {"gpt3-6.7b", {GPT(32, 32, 4096, 50257, 2048), .act = MT_ACT_GELU_TANH}},

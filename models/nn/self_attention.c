@@ -218,7 +218,7 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .sinks = c->sinks,
                         .scale = c->attention_scale,
                         .cap = c->attention_cap,
-                        .dropout = c->dropout,
+                        .dropout = mti_inner_dropout(c),
                         .rotation = rotation_of(c),
                         .rotate = forms.rotate,
                         .core = forms.core,

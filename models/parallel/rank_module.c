@@ -271,7 +271,7 @@ static bool add_embeddings(mt_module *m, mt_device *device, const mti_model_shar
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
            (!bert || (mt_module_add_child(m, "tte", types_new(device, c)) &&
                       mti_add_norm(m, "ln", device, c))) &&
-           mti_add_dropout(m, c);
+           mti_add_embedding_dropout(m, c);
 }
 
 /* The product with the embedding's weight gets no adapter, as in the whole model. */

@@ -131,10 +131,16 @@ static bool cut_date(char *name)
     return true;
 }
 
+/* "opt 13b" could be opt-1.3b, too: it is neither. */
 static const char *preset_named(const char *name)
 {
-    for (size_t i = 0; mt_model_preset_name(i); i++)
-        if (mti_same_word(mt_model_preset_name(i), name)) return mt_model_preset_name(i);
+    const char *found = NULL, *preset;
+    int n = 0;
+    for (size_t i = 0; (preset = mt_model_preset_name(i)); i++) {
+        if (!strcasecmp(preset, name)) return preset;
+        if (mti_same_word(preset, name)) found = preset, n++;
+    }
+    if (n) return n == 1 ? found : NULL;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (mti_same_word(others[i].name, name)) return others[i].preset;
     return NULL;

@@ -21,8 +21,9 @@ WHEN(is_uncapped, c->kind == MT_MODEL_LLAMA && c->logit_cap == 0)
 WHEN(is_llama, c->kind == MT_MODEL_LLAMA)
 WHEN(adapts_weights, c->experts && !mti_expert_form_of(c->ops.expert_form)->alone &&
                          o->workload.memory.lora_dropout <= 0 && o->zero < 3)
-WHEN(has_wide_softmax, c->kind == MT_MODEL_LLAMA && !c->sinks)
 WHEN(is_gpt, c->kind == MT_MODEL_GPT)
+WHEN(has_wide_softmax,
+     (c->kind == MT_MODEL_LLAMA || (is_gpt(o, c) && c->position_offset /* OPT */)) && !c->sinks)
 WHEN(has_own_act, c->mlp == MT_MLP_SWIGLU || c->mlp == MT_MLP_PLAIN)
 WHEN(has_swiglu, c->mlp == MT_MLP_SWIGLU)
 WHEN(has_rope, c->rope_theta > 0)

@@ -47,6 +47,7 @@ CASES = [
                   resid_pdrop=0.0)),
     ("gpt2", dict(vocab_size=31, n_embd=24, n_layer=2, n_head=4, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0,
                   resid_pdrop=0.0, tie_word_embeddings=False)),
+    ("opt", {k: v for k, v in SMALL.items() if k != "intermediate_size"} | dict(ffn_dim=40, dropout=0.0, word_embed_proj_dim=24)),
     ("llama", ROTARY),
     ("mistral", ROTARY | dict(sliding_window=12)),
     ("qwen2", ROTARY),
@@ -97,6 +98,12 @@ GPT2 = {"wte.weight": "transformer.wte.weight", "wpe.weight": "transformer.wpe.w
         "ln_1": "transformer.h.N.ln_1", "ln_2": "transformer.h.N.ln_2", "attn.qkv": "transformer.h.N.attn.c_attn",
         "attn.proj": "transformer.h.N.attn.c_proj", "mlp.fc": "transformer.h.N.mlp.c_fc",
         "mlp.proj": "transformer.h.N.mlp.c_proj", "lm_head": "lm_head"}
+OPT = {"wte.weight": "model.decoder.embed_tokens.weight", "wpe.weight": "model.decoder.embed_positions.weight",
+       "ln_f": "model.decoder.final_layer_norm", "ln_1": "model.decoder.layers.N.self_attn_layer_norm",
+       "ln_2": "model.decoder.layers.N.final_layer_norm",
+       "attn.qkv": [f"model.decoder.layers.N.self_attn.{name}_proj" for name in "qkv"],
+       "attn.proj": "model.decoder.layers.N.self_attn.out_proj", "mlp.fc": "model.decoder.layers.N.fc1",
+       "mlp.proj": "model.decoder.layers.N.fc2"}
 LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_head": "lm_head",
          "ln_1": "model.layers.N.input_layernorm", "ln_2": "model.layers.N.post_attention_layernorm",
          "attn.q": "model.layers.N.self_attn.q_proj", "attn.k": "model.layers.N.self_attn.k_proj",
@@ -141,7 +148,7 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
          "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
-         "glm4_moe": DEEPSEEK, "gpt2": GPT2, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "glm4_moe": DEEPSEEK, "gpt2": GPT2, "opt": OPT, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
 def is_buffer(kind, name):

@@ -10,7 +10,7 @@ LATENT = ("deepseek_v2", "deepseek_v3")
 GLM = ("glm4_moe",)
 SHARED = (*LATENT, *GLM)
 MASKED = ("bert", "roberta", "xlm-roberta")
-FAMILIES = ("gpt2", *ROTARY, *MASKED)
+FAMILIES = ("gpt2", "opt", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
 ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0},
          {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
@@ -72,6 +72,9 @@ def of_family(rng, family, s, layers, width):
         more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6}
         if rng.random() < 0.2:
             more["n_inner"] = None
+    elif family == "opt":
+        more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6,
+                 "pad_token_id": rng.choice((None, 0, 3))}
     elif family in GLM:
         part = rng.choice((0.25, 0.5, 0.5, 1.0))
         more |= {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default",

@@ -12,7 +12,7 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
      "`activations.py`, NewGELUActivation", "tanh(..), 1 + tanh(..) and x/2: 3 L b s f e"),
     ("`--recipe plain:rope=unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
-    ("`--recipe plain:softmax=f32`", "llama with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
+    ("`--recipe plain:softmax=f32`", "llama and opt with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
     ("`--recipe plain:window-mask=kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
      "scaled_dot_product_attention widens to the input's type in each layer, and `repeat_kv`, as it groups no heads beside a mask",
@@ -38,11 +38,12 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
      "([parity.md](parity.md))."),
     ("looked-up rows", "learned positions of gpt2, token types of bert", "-8 s", "Transformers looks rows up by an i64 for each "
      "position: gpt2 its positions, bert its token types. memtape takes a slice of the table."),
-    ("counted positions", "positions and token types of roberta, xlm-roberta", "-16 b s", "RoBERTa counts each sequence's "
-     "positions from its first token that is no padding, and looks both up by an i64 for each token. Here they are slices."),
-    ("apart", "queries, keys and values of bert and roberta, and of gpt2 with math attention and several heads and "
+    ("counted positions", "positions and token types of roberta, xlm-roberta; positions of opt", "-16 b s; opt: -8 b s", "Each sequence's "
+     "positions are counted from its first token that is no padding, and looked up by an i64 for each token, as token types are. Here "
+     "they are slices."),
+    ("apart", "queries, keys and values of bert, roberta and opt, and of gpt2 with math attention and several heads and "
      "sequences", "0", "One product makes them here, side by "
-     "side in one storage. There they are three storages: bert has three products, and a batched product copies what lies "
+     "side in one storage. There they are three storages: bert and opt have three products, and a batched product copies what lies "
      "scattered."),
     ("fast gelu", "gelu_fast", "-3 L b s f e; bert: its head's -3 b s h e", "FastGELUActivation multiplies by x twice instead of "
      "cubing it: three more factors. `--recipe plain:gelu-tanh=unfused` is NewGELUActivation's."),
@@ -117,7 +118,7 @@ def document(figures, version):
     for _, where, formula, why in DIFFERENCES:
         lines.append(f"| {where} | {formula} | {why} |\n")
     lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Models have two layers, b = 2, s = 64, "
-                 "h = 64, f = 256, v = 256 and 4 heads. All but gpt2 and bert have 2 heads of keys. Mixtures have 8 experts of f = 48, 2 for a token. "
+                 "h = 64, f = 256, v = 256 and 4 heads. All but gpt2, opt and bert have 2 heads of keys. Mixtures have 8 experts of f = 48, 2 for a token. "
                  "DeepSeek's heads are 24 wide, 8 of it turned, with latents of 40 and 32 and values of 16 (sdpa: 24). Its models have one shared "
                  "expert and a first layer of f = 112.\n\n"
                  "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"

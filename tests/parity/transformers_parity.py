@@ -85,7 +85,7 @@ EIGHT = {"d": 64, "layers": 2, "heads": 4, "kv": 2, "f": 48, "v": 256, "experts"
 DEEP = EIGHT | {"kv": 4, "width": 24, "value": 16, "rope": 8, "rank": 32, "q_rank": 40, "shared": 1, "groups": 4, "met": 2,
                 "dense": 1, "dense_f": 112}
 ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
-DOCUMENTED = ("gpt2", *ROTARY, "bert")
+DOCUMENTED = ("gpt2", "opt", *ROTARY, "bert")
 
 
 def cases():
@@ -95,8 +95,8 @@ def cases():
             yield Case(family, attention, "f32", checkpoint=True)
             for dtype in ("f32", "bf16"):
                 yield Case(family, attention, dtype)
-            # gpt2 and bert call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
-            if family not in ("gpt2", "bert"):
+            # gpt2, opt and bert call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
+            if family not in ("gpt2", "opt", "bert"):
                 yield Case(family, attention, "f32", amp=True)
             yield Case(family, attention, "f32", 3, 17, ODD)
     for family in EXPERTS:
@@ -139,7 +139,7 @@ def cases():
         yield Case("roberta", attention, "f32", 2, 9, ODD, {"pad_token_id": 0})
 
 
-CLASSES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
+CLASSES = {"opt": transformers.OPTConfig, "llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
            "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
            "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
            "gemma": transformers.GemmaConfig, "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
@@ -158,6 +158,9 @@ def their_config(case):
             attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **c | {"n_inner": z["f"]} | case.more)
     c |= {"hidden_size": z["d"], "num_hidden_layers": z["layers"], "num_attention_heads": z["heads"],
           "intermediate_size": z["f"], "max_position_embeddings": context, "bos_token_id": 0, "eos_token_id": 0}
+    if case.family == "opt":
+        del c["intermediate_size"]
+        return transformers.OPTConfig(**c | {"ffn_dim": z["f"], "dropout": 0.0, "pad_token_id": 0} | case.more)
     if case.family in MASKED:
         c |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         if case.family != "bert":  # positions come after the padding
@@ -327,8 +330,8 @@ def of_inputs(case):
         yield "class weights", [], [e]
     if case.family in ("gpt2", "bert"):
         yield "looked-up rows", [], [8 * case.s]
-    elif not case.causal:
-        yield "counted positions", [], [8 * case.b * case.s] * 2
+    elif not case.causal or case.family == "opt":
+        yield "counted positions", [], [8 * case.b * case.s] * (1 if case.causal else 2)
     if case.causal and case.b == 1:
         yield "padded labels", [8 * case.s], [8 * (case.s + 1)]
     if not case.causal and case.more.get("hidden_act") == "gelu_fast":  # the head's
@@ -342,7 +345,7 @@ def of_attention(case):
     copied = case.b > 1 and z["heads"] > 1  # by a batched product
     if case.attention == "sdpa":
         yield "generator", 2 * layers * [8], []
-    if not case.causal or case.family == "gpt2" and case.attention == "eager" and copied:
+    if not case.causal or case.family == "opt" or case.family == "gpt2" and case.attention == "eager" and copied:
         yield "apart", layers * [3 * q * e], 3 * layers * [q * e]
     e = 2 if case.amp else e
     if case.family in ("phi3", *SHARED) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
@@ -381,7 +384,7 @@ def differences(case):
         rows.append(("mask of checkpoints", [], [case.b * case.s**2 * e]))
     if not case.checkpoint:
         rows += of_attention(case)
-        act = {"gpt2": "activation_function", "bert": "hidden_act"}.get(case.family, "hidden_activation")
+        act = {"gpt2": "activation_function", "opt": "activation_function", "bert": "hidden_act"}.get(case.family, "hidden_activation")
         if case.more.get(act) == "gelu_fast":
             f = 4 * z["d"] if "n_inner" in case.more else z["f"]
             rows.append(("fast gelu", [], 3 * layers * [tokens * f * e]))
@@ -392,7 +395,7 @@ def differences(case):
         q, k = tokens * z["d"], tokens * z["kv"] * width
         wide = (0 if case.checkpoint else 2) * [case.s * width] + (2 * layers + 1) * [q] + layers * [q, k]
         rows.append(("wide norms", [2 * n for n in wide], [4 * n for n in wide]))
-    if (case.family == "gpt2" or not case.causal) and e == 2:
+    if (case.family in ("gpt2", "opt") or not case.causal) and e == 2:
         norms = 2 * layers + (1 if case.causal else 2)
         rows.append(("norm statistics", 2 * norms * [4 * tokens], 2 * norms * [2 * tokens]))
     return rows

@@ -180,7 +180,8 @@ typedef struct mt_model_config {
      * turns by rope_theta. */
     double local_theta;
     int64_t local_period, local_layers;
-    double dropout; /* on attention weights, after each projection, on embeddings; in [0,1) */
+    double dropout;      /* on attention weights, after each projection, on embeddings; in [0,1) */
+    bool branch_dropout; /* after each projection alone (OPT) */
     mt_attention_form attention;
     bool joint_products; /* one product for q, k and v with rotary positions, too; one for a
                             swiglu's gate and up (Phi-3) */
@@ -192,8 +193,8 @@ typedef struct mt_model_config {
     bool proj_bias;      /* where no_bias is: that of attention's projection */
     bool qkv_bias;       /* where no_bias is: only those of queries, keys and values (Qwen2) */
     int64_t token_types; /* bert; 0: 2 */
-    int64_t position_offset; /* bert: rows of the table of positions before the first one's; RoBERTa
-                                has its padding there */
+    int64_t position_offset; /* gpt and bert: rows of the table of positions before the first one's
+                                (OPT; RoBERTa has its padding there) */
     bool pooled; /* bert: instead of the head the pooler of BertModel, tanh(dense(first row)) */
     /* gpt, bert and llama: pad_token fills short sequences up, and its row of the embedding gets no
      * gradient where it is looked up. */

@@ -25,7 +25,8 @@ static void draw_dimensions(uint64_t *seed, mt_model_config *c)
     c->vocab = mtt_pick(seed, 3, 80);
     c->context = 40;
     if (c->kind == MT_MODEL_BERT) c->token_types = mtt_pick(seed, 0, 3);
-    if (c->kind == MT_MODEL_BERT) c->position_offset = mtt_pick(seed, 0, 2);
+    if (c->kind != MT_MODEL_LLAMA) c->position_offset = mtt_pick(seed, 0, 2);
+    c->branch_dropout = mtt_pick(seed, 0, 3) == 0;
     uint64_t apart = *seed;
     if (c->kind == MT_MODEL_BERT) c->pooled = mtt_toss(&apart);
 }

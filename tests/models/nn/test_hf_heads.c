@@ -5,15 +5,22 @@
 
 static char notes[MT_HF_NOTES];
 
-static const char *const families[][2] = {
-    {"gpt2", "GPT2LMHeadModel"},          {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM"},    {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},        {"olmo2", "Olmo2ForCausalLM"},
-    {"olmo3", "Olmo3ForCausalLM"},        {"phi3", "Phi3ForCausalLM"},
-    {"gemma", "GemmaForCausalLM"},        {"gemma2", "Gemma2ForCausalLM"},
-    {"gemma3_text", "Gemma3ForCausalLM"}, {"bert", "BertForMaskedLM"},
-    {"roberta", "RobertaForMaskedLM"},    {"xlm-roberta", "XLMRobertaForMaskedLM"}};
-enum { FAMILIES = sizeof families / sizeof *families, FIRST_MASKED = 11 };
+static const char *const families[][2] = {{"gpt2", "GPT2LMHeadModel"},
+                                          {"opt", "OPTForCausalLM"},
+                                          {"llama", "LlamaForCausalLM"},
+                                          {"mistral", "MistralForCausalLM"},
+                                          {"qwen2", "Qwen2ForCausalLM"},
+                                          {"qwen3", "Qwen3ForCausalLM"},
+                                          {"olmo2", "Olmo2ForCausalLM"},
+                                          {"olmo3", "Olmo3ForCausalLM"},
+                                          {"phi3", "Phi3ForCausalLM"},
+                                          {"gemma", "GemmaForCausalLM"},
+                                          {"gemma2", "Gemma2ForCausalLM"},
+                                          {"gemma3_text", "Gemma3ForCausalLM"},
+                                          {"bert", "BertForMaskedLM"},
+                                          {"roberta", "RobertaForMaskedLM"},
+                                          {"xlm-roberta", "XLMRobertaForMaskedLM"}};
+enum { FAMILIES = sizeof families / sizeof *families, FIRST_MASKED = 12 };
 
 /* Reads a small model of family i, with `keys` besides; type false: without "model_type". */
 static mt_status read_small(int i, bool type, const char *keys, mt_model_config *c)
@@ -26,6 +33,8 @@ static mt_status read_small(int i, bool type, const char *keys, mt_model_config 
              gpt2     ? ",\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"n_positions\":4"
              : masked ? ",\"hidden_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
                         "\"intermediate_size\":8,\"max_position_embeddings\":8"
+             : i == 1 ? ",\"hidden_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+                        "\"ffn_dim\":8,\"max_position_embeddings\":8"
                       : ",\"hidden_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
                         "\"num_key_value_heads\":2,\"head_dim\":4,\"intermediate_size\":8,"
                         "\"max_position_embeddings\":8");

@@ -65,7 +65,9 @@ static void presets_have_the_published_numbers_of_parameters(void **state)
                  {"deepseek-llm-67b", 67425001472},
                  {"open-llama-3b", 3426473600},
                  {"solar-10.7b", 10731524096},
-                 {"gemma-3-270m", 268098176}};
+                 {"gemma-3-270m", 268098176},
+                 {"opt-125m", 125239296},
+                 {"opt-66b", 65719701504}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mt_model_config c;
         uint64_t n;

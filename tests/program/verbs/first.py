@@ -97,6 +97,7 @@ def models_have_the_names_that_people_give_them():
                          "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "deepseek-v2-lite", "mistralai/Mistral-Large-Instruct-2411": "mistral-large-123b",
                          "mistralai/Mistral-Small-Instruct-2409": "codestral-22b", "mistralai/Ministral-8B-Instruct-2410": "ministral-8b",
                          "upstage/SOLAR-10.7B-Instruct-v1.0": "solar-10.7b", "openlm-research/open_llama_3b": "open-llama-3b",
+                         "facebook/opt-1.3b": "opt-1.3b", "facebook/OPT-13B": "opt-13b",
                          "microsoft/DialoGPT-medium": "gpt2-medium", "HuggingFaceTB/SmolLM-1.7B": "smollm2-1.7b"}.items():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
@@ -107,7 +108,7 @@ def models_have_the_names_that_people_give_them():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check("weights of the model's type" in p.stderr and "--qlora" in p.stderr, f"{name}: it says that they are not in 4 bits: {p.stderr}")
-    for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ", "-2507", "gpt2-25o7", "2507"):
+    for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ", "-2507", "gpt2-25o7", "2507", "facebook/opt-350m", "opt 13b"):
         equal(run("profile", name, env=ENV).returncode, 2, f"{name} is none of them")
     equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
     for name, words in {"llama-3.1": ["llama-3.1-8b, llama-3.1-70b or llama-3.1-405b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "nothing-like-it": ["docs/models.md", "config.json", "memtape.torch.profile"]}.items():
