@@ -16,9 +16,9 @@ int main(void)
     for (size_t i = 0; i < result.n_fitting && i < 5; i++) {
         const mt_fit_setup *s = &result.setups[i];
         const mt_parallel *h = &s->parallel;
-        printf("tp %lld pp %lld dp %lld zero %d  checkpoint %-9s offload %-4s %lld x %lld  "
+        printf("tp %lld pp %lld dp %lld zero %lld  checkpoint %-9s offload %-4s %lld x %lld  "
                "%5.1f GiB  %.3f s\n",
-               (long long)h->tensor, (long long)h->pipeline, (long long)h->data, h->zero,
+               (long long)h->tensor, (long long)h->pipeline, (long long)h->data, (long long)h->zero,
                s->checkpoint, s->offload, (long long)h->microbatches, (long long)s->microbatch,
                (double)s->reserved / (1 << 30), s->time.total);
     }

@@ -92,7 +92,8 @@ static bool check_groups(const mt_parallel *h)
     if (!divides("replicas", h->replicas, "data times context", all)) return false;
     if (h->replicas > 1 && h->zero != 3)
         return mti_fail_bool(MT_ERR_ARGUMENT,
-                             "parallel: %" PRId64 " replicas of shards with ZeRO stage %d, which "
+                             "parallel: %" PRId64 " replicas of shards with ZeRO stage %" PRId64
+                             ", which "
                              "keeps whole parameters; need stage 3",
                              h->replicas, h->zero);
     if (!divides("expert", h->expert,
@@ -301,7 +302,7 @@ static bool check_policy(const mt_parallel *h, const mt_model_config *c)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !rows[i].can)
             return mti_fail_bool(MT_ERR_ARGUMENT,
-                                 "parallel: fsdp is %u, zero %d, reshard %" PRId64
+                                 "parallel: fsdp is %u, zero %" PRId64 ", reshard %" PRId64
                                  ", reduce_inputs %" PRId64 ", pipeline %" PRId64
                                  ", the model a%s %s in %s; %s needs %s",
                                  h->fsdp, h->zero, h->reshard, h->reduce_inputs, h->pipeline,
@@ -322,7 +323,8 @@ static bool check_buckets(const mt_parallel *h)
            in_range("buckets", h->buckets, MT_BUCKETS_NONE, MT_BUCKETS_VIEWS) &&
            (!h->buckets || (!h->zero && h->reduce == MT_REDUCE_IN_BACKWARD) ||
             mti_fail_bool(MT_ERR_ARGUMENT,
-                          "parallel: buckets of gradients with ZeRO stage %d and reduce %s; need "
+                          "parallel: buckets of gradients with ZeRO stage %" PRId64
+                          " and reduce %s; need "
                           "stage 0, and sums in backward",
                           h->zero, mti_choice_name(&mti_reduce_times, (int)h->reduce)));
 }

@@ -223,7 +223,7 @@ mti_zero *mti_zero_new(const mti_model_shard *model_shard, mt_device *device, mt
     z->model_shard = model_shard;
     z->parallel = model_shard->parallel;
     z->data = mti_shard_group(&z->parallel);
-    z->stage = z->data.ranks > 1 ? z->parallel.zero : 0;
+    z->stage = z->data.ranks > 1 ? (int)z->parallel.zero : 0;
     z->ending.run = end_backward;
     if (make_reducer(z, model_shard) && ((z->stage != 1 && z->stage != 2) || make_shards(z)))
         return z;

@@ -132,8 +132,8 @@ static const char *adapters_for(const mti_options *o)
     mti_options with;
     if (mti_adapters_of(&o->workload.memory).rank) return "";
     const bool ok = parse(&with, o, words, split(rank, words));
-    const bool usual = ok && with.workload.config.kind == MT_MODEL_LLAMA &&
-                       !mti_is_chosen(&with, MTI_O_LORA_TARGETS);
+    const bool usual =
+        ok && with.workload.config.kind == MT_MODEL_LLAMA && !with.chosen[MTI_O_LORA_TARGETS];
     mti_options_free(&with);
     return usual ? RANK " --lora-targets q,v " : RANK " ";
 }

@@ -18,33 +18,29 @@ static const mt_model_config small_model = {.kind = MT_MODEL_GPT,
 static void default_as_trained(mti_options *o, mt_model_config *base)
 {
     mti_workload *w = &o->workload;
-    const bool *given = o->given;
-    if (!given[MTI_O_DEVICE] && !o->world) w->device.kind = "meta";
-    if (!given[MTI_O_BATCH]) w->batch = 1;
-    if (!given[MTI_O_SEQ] && base->context) w->seq = mti_usual_seq(base);
-    if (!given[MTI_O_DTYPE] && !w->memory.amp) base->dtype = MT_BF16;
-    if (!given[MTI_O_OPTIMIZER] && mti_takes(o->verb, &mti_option_rows[MTI_O_OPTIMIZER]))
+    if (!mti_is_given(o, MTI_O_DEVICE) && !o->world) w->device.kind = "meta";
+    if (!mti_is_given(o, MTI_O_BATCH)) w->batch = 1;
+    if (!mti_is_given(o, MTI_O_SEQ) && base->context) w->seq = mti_usual_seq(base);
+    if (!mti_is_given(o, MTI_O_DTYPE) && !w->memory.amp) base->dtype = MT_BF16;
+    if (!mti_is_given(o, MTI_O_OPTIMIZER) && mti_takes(o->verb, &mti_option_rows[MTI_O_OPTIMIZER]))
         w->optimizer = MTI_OPT_DEFAULT;
 }
 
 void mti_option_defaults(mti_options *o, const mti_verb_rules *rules)
 {
-    *o = (mti_options){.rules = rules,
-                       .verb = rules->verb,
-                       .program = "memtape",
-                       .workload = {.batch = 2, .seq = 32, .seed = 1, .device.kind = "cpu"},
-                       .train = {.lr = 1e-3, .weight_decay = 0.1, .clip = 1, .accumulate = 1},
-                       .plan = {.utilisation = 1, .devices = 1},
-                       .given_config = small_model,
-                       .seconds = 60,
-                       .val_fraction = 0.1,
-                       .top_p = 1,
-                       .repetition_penalty = 1,
-                       .tokens = 256,
-                       .temperature = 0.8,
-                       .at_once = 8192};
+    *o = (mti_options){
+        .rules = rules,
+        .verb = rules->verb,
+        .program = "memtape",
+        .workload = {.config = small_model, .batch = 2, .seq = 32, .seed = 1, .device.kind = "cpu"},
+        .train = {.settings = {.lr = 1e-3, .weight_decay = 0.1, .clip = 1, .accumulate = 1},
+                  .val_fraction = 0.1,
+                  .seconds = 60},
+        .generate = {.temperature = 0.8, .top_p = 1, .repetition_penalty = 1, .tokens = 256},
+        .plan = {.utilisation = 1, .devices = 1},
+        .serve = {.at_once = 8192}};
     if (mti_runs_on_meta(rules->verb) && rules->verb != MTI_COMPARE)
-        default_as_trained(o, &o->given_config);
+        default_as_trained(o, &o->workload.config);
     if (rules->defaults) rules->defaults(o);
 }
 
@@ -86,13 +82,11 @@ static bool sizes_fit(mti_options *o)
 /* An optimizer that nobody chose steps 16-bit parameters in f32 copies. */
 static void default_masters(mti_options *o)
 {
-    static const mti_option choices[] = {MTI_O_OPTIMIZER, MTI_O_MASTER};
     mti_workload *w = &o->workload;
-    bool usual = o->verb != MTI_TRAIN && w->optimizer != MTI_OPT_NONE &&
-                 !(w->parallel.fsdp & MT_FSDP_F32_SHARDS);
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        usual = usual && !mti_is_chosen(o, choices[i]);
-    if (usual) w->memory.master = mt_dtype_size(w->config.dtype) == 2;
+    if (o->verb != MTI_TRAIN && w->optimizer != MTI_OPT_NONE &&
+        !(w->parallel.fsdp & MT_FSDP_F32_SHARDS) && !o->chosen[MTI_O_OPTIMIZER] &&
+        !o->chosen[MTI_O_MASTER])
+        w->memory.master = mt_dtype_size(w->config.dtype) == 2;
 }
 
 /* In training rotary positions go on past the context that a model was made for. */
@@ -115,8 +109,7 @@ static bool pass_context(mti_options *o)
 bool mti_options_config(mti_options *o, const mt_model_config *base)
 {
     mt_model_config c = *base;
-    const bool *given = o->given;
-    if (given[MTI_O_HIDDEN] && c.hidden != o->given_config.hidden)
+    if (mti_is_given(o, MTI_O_HIDDEN) && c.hidden != o->workload.config.hidden)
         c.heads = 0; /* chosen for the base's width */
     mti_options_override(&c, o);
     bool attends = mti_attends(c.kind), whole = mti_is_whole(c.kind);
@@ -224,18 +217,18 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
 /* Whether a file defines the model, or there is none. */
 static bool takes_no_model(const mti_options *o)
 {
-    return o->expression.text || o->resume || o->train.from || o->predicted;
+    return o->expression.text || o->train.resume || o->train.settings.from || o->compare.report;
 }
 
 /* Gives --qlora the usual rank where none is given; a row of a sweep may have left it out again. */
 static bool default_rank(mti_options *o)
 {
     mti_workload *w = &o->workload;
-    if (!o->given[MTI_O_LORA_RANK] && w->usual_rank) w->memory.lora_rank = 0;
+    if (!mti_is_given(o, MTI_O_LORA_RANK) && w->usual_rank) w->memory.lora_rank = 0;
     w->usual_rank = w->memory.qlora && !w->memory.lora_rank;
     if (!w->usual_rank) return true;
     const bool ok = mti_option_read(o, &mti_option_rows[MTI_O_LORA_RANK], MTI_USUAL_RANK);
-    o->given[MTI_O_LORA_RANK] = false;
+    o->chosen[MTI_O_LORA_RANK] = MTI_BY_NOBODY;
     return ok;
 }
 
@@ -256,8 +249,8 @@ bool mti_options_complete(mti_options *o)
     if (!mti_verb_builds(o->verb)) return mti_check_used(o);
     if (named) o->workload.preset = NULL; /* an earlier row of a sweep may have set it */
     if (!base_model(o, named ? o->workload.name : o->workload.preset, &base)) return false;
-    if (o->given[MTI_O_CONTEXT]) base.context = o->given_config.context;
-    if (!o->given[MTI_O_SEQ]) o->workload.seq = default_seq(base.kind);
+    if (mti_is_given(o, MTI_O_CONTEXT)) base.context = o->workload.config.context;
+    if (!mti_is_given(o, MTI_O_SEQ)) o->workload.seq = default_seq(base.kind);
     if ((mti_runs_on_meta(o->verb) && o->verb != MTI_COMPARE) ||
         (base.context && o->verb != MTI_TRAIN))
         default_as_trained(o, &base);

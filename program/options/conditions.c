@@ -11,13 +11,13 @@ bool mti_is_rank(const mti_options *o)
 {
     if (o->verb == MTI_FIT || o->verb == MTI_SERVE) return false; /* they have many */
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (mti_option_rows[id].of_ranks && o->given[id]) return true;
+        if (mti_option_rows[id].of_ranks && mti_is_given(o, id)) return true;
     return false;
 }
 
 bool mti_is_alone(const mti_options *o)
 {
-    return o->verb == MTI_FIT ? o->fit.gpus == 1 : !mti_is_rank(o);
+    return o->verb == MTI_FIT ? o->gpu.n == 1 : !mti_is_rank(o);
 }
 
 /* Some ranks have the same parameters. */
@@ -25,16 +25,13 @@ static bool replicas(const mt_parallel *h) { return h->data > 1 || h->context > 
 
 bool mti_shares_batch(const mti_options *o)
 {
-    return o->verb == MTI_FIT ? o->fit.gpus != 1 : replicas(&o->workload.parallel);
+    return o->verb == MTI_FIT ? o->gpu.n != 1 : replicas(&o->workload.parallel);
 }
 
-bool mti_wants_json(const mti_options *o) { return o->json && !strcmp(o->json, "-"); }
-bool mti_wants_text(const mti_options *o) { return !o->quiet && !mti_wants_json(o); }
+bool mti_wants_json(const mti_options *o) { return o->output.json && !strcmp(o->output.json, "-"); }
+bool mti_wants_text(const mti_options *o) { return !o->output.quiet && !mti_wants_json(o); }
 
-bool mti_is_chosen(const mti_options *o, mti_option id)
-{
-    return o->given[id] || o->declined[id] || o->by_recipe[id];
-}
+bool mti_is_given(const mti_options *o, mti_option id) { return o->chosen[id] == MTI_BY_WORD; }
 
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 static bool one_forward(const mt_parallel *h) { return h->pipeline <= 1 && h->microbatches <= 1; }
@@ -81,7 +78,7 @@ static bool even_masks(const mti_options *o)
     return even;
 }
 
-static bool checkpoints(const mti_memory_options *m, const char *preset)
+bool mti_checkpoints(const mti_memory_options *m, const char *preset)
 {
     return m->checkpoint && !strcmp(m->checkpoint, preset);
 }
@@ -186,7 +183,7 @@ static bool is_met(const mti_options *o, unsigned when)
     const unsigned verb = when >> MTI_OF_VERB;
     if (verb && verb != (unsigned)o->verb + 1) return true;
     if (!other) return holds(o, (mti_condition)plain(when));
-    return when & MTI_EXCLUDES ? !o->given[other->id] : mti_option_is_set(o, other);
+    return when & MTI_EXCLUDES ? !mti_is_given(o, other->id) : mti_option_is_set(o, other);
 }
 
 /* A key of a recipe that needs an option may lie idle in some rows of a sweep. */
@@ -286,7 +283,7 @@ static bool check(mti_options *o, unsigned scope, bool only)
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
         const unsigned asked = some_ranks && mti_option_is_set(o, r) ? IN_A_RANK : 0;
-        if (!o->given[id] && !o->by_recipe[id]) continue;
+        if (o->chosen[id] < MTI_BY_WORD) continue;
         const unsigned c = broken(o, r, scope & ~asked, only);
         if (c) return refuse(o, r, c);
     }
@@ -296,20 +293,28 @@ static bool check(mti_options *o, unsigned scope, bool only)
 bool mti_check_used(mti_options *o)
 {
     for (int id = 0; id < MTI_OPTION_COUNT && mti_verb_builds(o->verb); id++)
-        if (o->given[id] && !check_model(o, &mti_option_rows[id])) return false;
+        if (mti_is_given(o, id) && !check_model(o, &mti_option_rows[id])) return false;
     return check(o, o->verb == MTI_SWEEP ? IN_A_ROW | IN_A_RANK : 0, false);
 }
 
 bool mti_check_used_so_far(mti_options *o) { return check(o, OF_COMMAND, true); }
 
+bool mti_check_beside(mti_options *o, unsigned what, const char *why)
+{
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (mti_is_given(o, id) && !(mti_option_rows[id].beside & what))
+            return mti_options_refuse(o, "--%s: %s", mti_option_rows[id].name, why);
+    return true;
+}
+
 /* Refuses an option that --over sets in every row anyway. */
 static bool check_over(mti_options *o, const mti_option_row *r)
 {
     size_t n = strlen(r->name);
-    for (size_t k = 0; o->given[r->id] && k < o->over.n; k++)
-        if (!strncmp(o->over.at[k], r->name, n) && o->over.at[k][n] == '=')
+    for (size_t k = 0; mti_is_given(o, r->id) && k < o->sweep.over.n; k++)
+        if (!strncmp(o->sweep.over.at[k], r->name, n) && o->sweep.over.at[k][n] == '=')
             return mti_options_refuse(o, "--%s: --over %.60s gives it in every row", r->name,
-                                      o->over.at[k]);
+                                      o->sweep.over.at[k]);
     return true;
 }
 
@@ -322,7 +327,7 @@ bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows)
         if (!check_over(o, r)) return false;
         for (size_t k = 0; k < rows->n && !used; k++) {
             const mti_options *row = &rows->at[k].options;
-            if (!row->given[id]) continue;
+            if (!mti_is_given(row, id)) continue;
             const unsigned c = broken(row, r, IN_A_ROW | IN_A_RANK, true);
             used = !c;
             if (c) reason = c;

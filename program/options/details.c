@@ -54,7 +54,7 @@ void mti_keys_tell(const mti_options *o, FILE *out)
         [MTI_KEY_MODEL] = o->verb == MTI_TRAIN ? o->workload.preset : o->workload.name,
         [MTI_KEY_RECIPE] = "plain",
         [MTI_KEY_OPTIMIZER] = mti_optimizer_name(o->workload.optimizer),
-        [MTI_KEY_GPU] = o->fit.gpu};
+        [MTI_KEY_GPU] = o->gpu.name};
     for (int k = MTI_KEY_MODEL; k < MTI_KEY_OWNERS; k++) {
         const char *of = mti_key_owner(o, (mti_key_of)k);
         if (*o->former[k])

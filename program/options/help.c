@@ -82,7 +82,6 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
     mti_options defaults;
     int n = 0;
     mti_option_defaults(&defaults, rules);
-    defaults.workload.config = defaults.given_config;
     for (int id = 0; id < MTI_OPTION_COUNT; id++)
         n += mti_takes(rules->verb, &mti_option_rows[id]) && !mti_option_rows[id].key;
     all = all || n <= FEW;
@@ -97,19 +96,6 @@ void mti_options_help(const mti_verb_rules *rules, const char *name, bool all, F
 }
 
 /* ---- recipes ---- */
-
-static const mti_recipe_entry recipe_entries[] = {
-#define RECIPE(id, name, group, doc)             {MTI_RECIPES_##group, name, NULL, doc, MTI_OPTION_COUNT},
-#define ROW(recipe, option, value, when, source) {0, NULL, value, source, MTI_O_##option},
-#include "options/recipes.def"
-#undef RECIPE
-#undef ROW
-};
-
-const mti_recipe_entry *mti_recipe_entry_at(size_t i)
-{
-    return i < sizeof recipe_entries / sizeof *recipe_entries ? &recipe_entries[i] : NULL;
-}
 
 /* A row of a recipe: "--loss f32", or "swiglu=unfused", and its source. */
 static void put_recipe_row(FILE *out, const mti_recipe_entry *e)

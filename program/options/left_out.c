@@ -7,20 +7,15 @@
 
 static bool has(const mti_options *o, unsigned recipes) { return (o->recipe & recipes) != 0; }
 
-static bool checkpoints(const mti_memory_options *m, const char *name)
-{
-    return m->checkpoint && !strcmp(m->checkpoint, name);
-}
-
 static bool checkpointed(const mti_memory_options *m)
 {
-    return m->checkpoint && !checkpoints(m, "none");
+    return m->checkpoint && !mti_checkpoints(m, "none");
 }
 
 /* Whether ranks share so: a fit that is not told tries some that do. */
 static bool may_be_several(const mti_options *o, int64_t n)
 {
-    return n > 1 || (!n && o->verb == MTI_FIT && o->fit.gpus > 1);
+    return n > 1 || (!n && o->verb == MTI_FIT && o->gpu.n > 1);
 }
 
 /* Whether it is GPT-2 with the attention that Transformers had for it alone until 4.44. */

@@ -100,6 +100,9 @@ static const mti_choice scratches = {"scratch", MTI_NAMES("none", "cpu")};
 #define WHEN(...)        .when = {__VA_ARGS__}
 #define ALWAYS           MTI_RUN_ALWAYS
 #define CHOSEN           MTI_RUN_CHOSEN
+#define AN_EXPR          MTI_BESIDE_AN_EXPR
+#define A_PROMPT         MTI_BESIDE_A_PROMPT
+#define A_REPORT         MTI_BESIDE_A_REPORT
 
 const mti_option_row mti_option_rows[MTI_OPTION_COUNT] = {
 #define OPTION(id_, name_, arg_, form_, field_, verbs_, models_, ...)                              \

@@ -45,6 +45,9 @@ typedef enum mti_condition {
  * may be of one verb alone, which is 1 more than in mti_verb then. */
 enum { MTI_NEEDS = 1 << 9, MTI_EXCLUDES = 1 << 10, MTI_OF_VERB = 11 };
 
+/* What may stand in a model's place: explain's --expr; its --prompt; compare's report. */
+enum { MTI_BESIDE_AN_EXPR = 1, MTI_BESIDE_A_PROMPT = 2, MTI_BESIDE_A_REPORT = 4 };
+
 /* Whether the file of a training run has the option, so that resuming the run is that run. */
 typedef enum mti_in_run { MTI_RUN_NEVER, MTI_RUN_CHOSEN, MTI_RUN_ALWAYS } mti_in_run;
 
@@ -69,7 +72,7 @@ typedef struct mti_option_row {
     uint16_t when[10];    /* all must hold for it to have an effect: mti_condition and options */
     bool of_ranks;        /* asks for one rank of several */
     bool of_all_rows;     /* rows of a sweep cannot differ in it */
-    bool of_expressions;  /* explain takes it with --expr, too */
+    unsigned beside;      /* in a model's place it is taken beside these, too */
     bool written;         /* a file that is an output; other files are inputs */
     mti_in_run run;
 } mti_option_row;
@@ -128,7 +131,7 @@ void mti_keys_note(mti_options *o, const mti_option_row *r, const char *value);
 
 /* Parses the value into the row's field. */
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *value);
-/* The row's field; of one of the model's, that of the model as it is, whatever was given. */
+/* The row's field. */
 const void *mti_option_field(const mti_options *o, const mti_option_row *r);
 /* The bits of the i-th of several names. */
 unsigned mti_option_bits(const mti_option_row *r, int i);
@@ -182,8 +185,10 @@ bool mti_sweep_check(mti_options *o);
 bool mti_check_used(mti_options *o);
 bool mti_check_used_so_far(mti_options *o);
 bool mti_check_used_in_rows(mti_options *o, const mti_sweep_rows *rows);
-/* Whether somebody has chosen its value: it is given, or declined, or a recipe sets it. */
-bool mti_is_chosen(const mti_options *o, mti_option id);
+/* Whether it names this preset of checkpoints. */
+bool mti_checkpoints(const mti_memory_options *m, const char *preset);
+/* Whether no option is given that is not taken beside it; `why` follows the name of one that is. */
+bool mti_check_beside(mti_options *o, unsigned what, const char *why);
 /* Whether the option would have an effect. */
 bool mti_has_effect(const mti_options *o, const mti_option_row *r);
 /* The optimizer that a rank has unless told otherwise; whether there is such a rank. */
@@ -204,11 +209,14 @@ typedef enum mti_recipe_group {
     MTI_RECIPES_GROUPS
 } mti_recipe_group;
 const char *mti_recipe_group_text(mti_recipe_group group);
-/* A recipe, with no option, or one of its rows, which follow it. */
+/* A recipe, with a name and no option, or one of its rows, which follow it. */
 typedef struct mti_recipe_entry {
+    unsigned recipe; /* its bit */
     mti_recipe_group group;
-    const char *name, *value, *text;
+    const char *name, *value, *text; /* value NULL: of a flag */
     mti_option option;
+    /* Whether the row holds; c: the model as it is resolved. */
+    bool (*when)(const mti_options *o, const mt_model_config *c);
 } mti_recipe_entry;
 const mti_recipe_entry *mti_recipe_entry_at(size_t i); /* NULL past the last */
 

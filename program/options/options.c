@@ -90,7 +90,8 @@ static bool read_operand(mti_options *o, const char *word)
     bool model = *mti_verb_get(o->verb)->args != 0;
     o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
     if (o->help) return true;
-    if (o->verb == MTI_COMPARE && o->workload.name && !MTI_PUSH(&o->measured, o->workload.name))
+    if (o->verb == MTI_COMPARE && o->workload.name &&
+        !MTI_PUSH(&o->compare.files, o->workload.name))
         return mti_options_refuse_as(o, "");
     if (model && o->workload.name && o->verb != MTI_COMPARE)
         return mti_options_refuse(o, "\"%.80s\": unexpected; MODEL is \"%.80s\" already", word,
@@ -130,20 +131,14 @@ bool mti_options_parse(mti_options *o, const mti_verb_rules *rules, mt_comm *wor
     return mti_sweep_check(o);
 }
 
-static void words_free(mti_words *words)
-{
-    mti_free(words->at);
-    *words = (mti_words){0};
-}
-
 void mti_options_free(mti_options *o)
 {
-    words_free(&o->data);
-    words_free(&o->prompts);
-    words_free(&o->stop);
-    words_free(&o->measured);
-    words_free(&o->over);
-    words_free(&o->rows);
+    mti_words *const all[] = {&o->train.data,    &o->generate.prompts, &o->generate.stop,
+                              &o->compare.files, &o->sweep.over,       &o->sweep.rows};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        mti_free(all[i]->at);
+        *all[i] = (mti_words){0};
+    }
 }
 
 /* ---- a command ---- */
@@ -167,7 +162,7 @@ static void print_recipe(FILE *out, const mti_options *o, mti_verb verb)
 {
     char value[MTI_VALUE_TEXT];
     const mti_option_row *recipe = &mti_option_rows[MTI_O_RECIPE];
-    const bool given = o->given[MTI_O_RECIPE] && o->recipe && mti_takes(verb, recipe);
+    const bool given = mti_is_given(o, MTI_O_RECIPE) && o->recipe && mti_takes(verb, recipe);
     if (given) mti_print(out, " --recipe %s", mti_option_text(o, recipe, value));
     mti_keys_print(out, o, verb, MTI_KEY_RECIPE, given ? "" : " --recipe plain");
 }
@@ -182,7 +177,7 @@ bool mti_options_command(const mti_options *o, mti_verb verb, char *buf, size_t 
     mti_keys_print(out, o, verb, MTI_KEY_MODEL, "");
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!o->given[id] || !mti_takes(verb, r) || r->key || id == MTI_O_RECIPE) continue;
+        if (!mti_is_given(o, id) || !mti_takes(verb, r) || r->key || id == MTI_O_RECIPE) continue;
         mti_print(out, " --%s%s", r->name, r->arg ? " " : "");
         if (r->arg) print_word(out, mti_option_text(o, r, value));
     }

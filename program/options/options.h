@@ -98,70 +98,77 @@ typedef struct mti_verb_rules {
     bool (*check)(struct mti_options *o);
 } mti_verb_rules;
 
+/* What has decided an option's value: nobody, "no" in a sweep's row; from here on it is set: a word
+ * that is given, or the recipe, which sets only what nobody has chosen. */
+typedef enum mti_chosen { MTI_BY_NOBODY, MTI_BY_NO, MTI_BY_WORD, MTI_BY_RECIPE } mti_chosen;
+
 typedef struct mti_options {
+    /* The verb, and how it was called. */
     const mti_verb_rules *rules;
     mti_verb verb;
     const char *program; /* argv[0], for the commands that demo suggests */
     int argc;            /* the words that were parsed; borrowed */
     char **argv;
     mt_comm *world; /* borrowed; with the other ranks that mpirun started; NULL: none */
-    bool given[MTI_OPTION_COUNT];
-    bool declined[MTI_OPTION_COUNT];  /* a flag of a sweep's row that is "no" */
-    bool by_recipe[MTI_OPTION_COUNT]; /* neither, but set by the recipe */
-
-    /* What the verb runs; `name` is the MODEL argument. Its config is complete and
-     * checked after a successful parse of a verb that builds a model. */
-    mti_workload workload;
-    mt_model_config given_config; /* a field counts only if its option was given */
-    unsigned recipe;              /* mti_recipe */
-    bool in_f16;                  /* recipes' bf16 is f16: the GPU multiplies none */
-    char notes[MT_HF_NOTES];      /* of a config.json that the model comes from */
-    int64_t zero;                 /* workload.parallel.zero, once it is checked */
-    int64_t rank;                 /* which of them; it sets workload.parallel.stage */
-
-    const char *json;
-    const char *show; /* profile, plan: only sections whose heading has these words */
-    bool verbose, quiet, help, help_all;
-
-    mti_words data; /* files and folders, in the order given */
-    mti_train_settings train;
-    int64_t eval_every, save_every;
-    double seconds, val_fraction;
-    const char *save, *save_best, *resume, *save_adapter, *save_hf, *record_routing;
-
-    mti_words over, rows; /* sweep: "act=relu,gelu", "full: --checkpoint full" */
-    const char *svg, *html;
-    bool timeline, inference, outside; /* profile; fit, the last */
-    const char *trace, *snapshot;
-
-    mti_plan_options plan;
-
-    struct mti_fit_words {
-        int64_t gpus;
-        const char *gpu, *file;
-        double price; /* of a GPU's hour */
-        size_t keep_aside, host_memory;
-        bool max_seq, max_batch;
-    } fit;
-    mti_until until;            /* compare: how much of the prediction */
-    mti_words measured;         /* its files ... */
-    const char *predicted;      /* ... and in a model's place, a report; else NULL */
-    mti_weights_choice weights; /* serve, generate */
-    int64_t at_once, users;
-    bool exact;                        /* serve */
-    mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
-
-    const char *model_file, *adapter;
-    mti_words prompts, stop; /* generate */
-    const char *ids;         /* a file with tokens in place of prompts; NULL: none */
-    double top_p, repetition_penalty;
-    bool merge; /* generate: add the adapters to the weights first */
-    int64_t tokens, top_k;
-    double temperature;
-    mti_kv_choice kv_cache;
-
+    mti_chosen chosen[MTI_OPTION_COUNT];
+    bool help, help_all;
     char former[MTI_KEY_OWNERS][200]; /* keys given as the options that they were */
     char error[1024];                 /* why the parse failed */
+
+    /* What is run. Its `name` is the MODEL argument; its config is complete and checked after a
+     * successful parse of a verb that builds a model; before that its fields count only if their
+     * options are chosen. */
+    mti_workload workload;
+    unsigned recipe;         /* mti_recipe */
+    bool in_f16;             /* recipes' bf16 is f16: the GPU multiplies none */
+    char notes[MT_HF_NOTES]; /* of a config.json that the model comes from */
+    struct mti_train_words { /* demo and sweep have some of them */
+        mti_train_settings settings;
+        mti_words data; /* files and folders, in the order given */
+        int64_t eval_every, save_every;
+        double val_fraction, seconds;
+        const char *save, *save_best, *resume, *save_adapter, *save_hf, *record_routing;
+    } train;
+    struct mti_gpu_words { /* of all that ask about GPUs */
+        const char *name, *file;
+        int64_t n;
+        double price; /* of an hour of one */
+        size_t keep_aside, host_memory;
+    } gpu;
+
+    /* What a verb does with it. */
+    struct mti_generate_words {
+        const char *model_file, *adapter, *ids; /* ids: tokens in place of prompts; NULL: none */
+        mti_words prompts, stop;                /* prompts: also those of explain */
+        double temperature, top_p, repetition_penalty;
+        int64_t tokens, top_k;
+        bool merge;                 /* add the adapters to the weights first */
+        mti_kv_choice kv_cache;     /* also serve's, as ... */
+        mti_weights_choice weights; /* ... this */
+    } generate;
+    mti_expression_options expression; /* explain; its text NULL: a MODEL is given */
+    struct mti_sweep_words {
+        mti_words over, rows; /* "act=relu,gelu", "full: --checkpoint full" */
+    } sweep;
+    mti_plan_options plan;
+    struct mti_fit_words {
+        bool max_seq, max_batch;
+    } fit;
+    struct mti_serve_words {
+        int64_t at_once, users;
+        bool exact;
+    } serve;
+    struct mti_compare_words {
+        mti_until until;    /* how much of the prediction */
+        mti_words files;    /* what was measured ... */
+        const char *report; /* ... and in a model's place, a report; else NULL */
+    } compare;
+
+    struct mti_output {                                   /* what is shown and written */
+        const char *json, *svg, *html, *trace, *snapshot; /* files; NULL: none */
+        const char *show; /* only sections whose heading has these words */
+        bool timeline, inference, outside, verbose, quiet;
+    } output;
 } mti_options;
 
 typedef struct mti_verb_info {
@@ -185,6 +192,7 @@ void mti_options_free(mti_options *o);
 /* Sets one option of a sweep's row; value NULL or "yes" sets a flag, "no" clears it. Options for
  * the whole sweep, such as --json, are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
+bool mti_is_given(const mti_options *o, mti_option id);
 /* Whether any option asks for one rank of several. */
 bool mti_is_rank(const mti_options *o);
 /* Whether one GPU trains by itself; whether several may have the same parameters, of which each

@@ -162,8 +162,8 @@ bool mti_files_apart(mti_options *o)
 {
     places all = {0};
     bool ok = add_models(&all, o) && add_stdout(&all);
-    for (size_t i = 0; ok && i < o->measured.n; i++)
-        ok = add(&all, "FILE", o->measured.at[i], false);
+    for (size_t i = 0; ok && i < o->compare.files.n; i++)
+        ok = add(&all, "FILE", o->compare.files.at[i], false);
     for (int id = 0; ok && id < MTI_OPTION_COUNT; id++)
         ok = add_option(&all, o, &mti_option_rows[id]);
     if (!ok && !*o->error) mti_options_refuse(o, "%.900s", mt_last_error());

@@ -5,9 +5,6 @@
 
 /* ---- when a row holds ---- */
 
-/* c: the model as it is resolved */
-typedef bool when_fn(const mti_options *o, const mt_model_config *c);
-
 #define WHEN(name, test)                                                                           \
     static bool name(const mti_options *o, const mt_model_config *c)                               \
     {                                                                                              \
@@ -20,7 +17,7 @@ WHEN(is_causal_and_narrow, c->kind != MT_MODEL_BERT && mt_dtype_size(c->dtype) =
 WHEN(is_uncapped, c->kind == MT_MODEL_LLAMA && c->logit_cap == 0)
 WHEN(is_llama, c->kind == MT_MODEL_LLAMA)
 WHEN(adapts_weights, c->experts && !mti_expert_form_of(c->ops.expert_form)->alone &&
-                         o->workload.memory.lora_dropout <= 0 && o->zero < 3)
+                         o->workload.memory.lora_dropout <= 0 && o->workload.parallel.zero < 3)
 WHEN(is_gpt, c->kind == MT_MODEL_GPT)
 WHEN(has_wide_softmax,
      (c->kind == MT_MODEL_LLAMA || (is_gpt(o, c) && c->position_offset /* OPT */)) && !c->sinks)
@@ -42,36 +39,25 @@ WHEN(is_searched, o->verb == MTI_FIT)
 WHEN(gives_foreach, o->recipe &(MTI_RECIPE_PEFT | MTI_RECIPE_LLAMAFACTORY))
 WHEN(has_own_buckets, !(o->recipe & MTI_RECIPE_LLAMAFACTORY))
 /* What is given about shards of parameters asks for them. */
-WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 && !o->given[MTI_O_ZERO] &&
-                    !o->given[MTI_O_FSDP])
+WHEN(is_staged, o->verb != MTI_FIT && o->workload.parallel.pipeline > 1 &&
+                    !mti_is_given(o, MTI_O_ZERO) && !mti_is_given(o, MTI_O_FSDP))
 WHEN(is_unstaged, !is_staged(o, c))
 #undef WHEN
 
 /* ---- the table ---- */
 
-static const mti_recipe_group groups[] = {
-#define RECIPE(id, name, group, doc) MTI_RECIPES_##group,
-#define ROW(...)
+static const mti_recipe_entry entries[] = {
+#define RECIPE(id, name, group, doc)                                                               \
+    {MTI_RECIPE_##id, MTI_RECIPES_##group, name, NULL, doc, MTI_OPTION_COUNT, NULL},
+#define ROW(recipe, option, value, when, source)                                                   \
+    {MTI_RECIPE_##recipe, 0, NULL, value, source, MTI_O_##option, when},
 #include "options/recipes.def"
 #undef RECIPE
 #undef ROW
 };
+#define N_ENTRIES (sizeof entries / sizeof *entries)
 
-typedef struct recipe_row {
-    unsigned recipe; /* its bit */
-    mti_option option;
-    const char *value; /* NULL: a flag */
-    when_fn *when;
-} recipe_row;
-
-static const recipe_row rows[] = {
-#define RECIPE(...)
-#define ROW(recipe, option, value, when, source) {MTI_RECIPE_##recipe, MTI_O_##option, value, when},
-#include "options/recipes.def"
-#undef RECIPE
-#undef ROW
-};
-#define N_ROWS (sizeof rows / sizeof *rows)
+const mti_recipe_entry *mti_recipe_entry_at(size_t i) { return i < N_ENTRIES ? &entries[i] : NULL; }
 
 const char *mti_recipe_group_text(mti_recipe_group g)
 {
@@ -90,7 +76,7 @@ static const char *name_of(unsigned bits, char buf[MTI_VALUE_TEXT])
 }
 
 /* "--dtype bf16", or of a key "swiglu=unfused" */
-static const char *option_text(const recipe_row *row, char buf[MTI_VALUE_TEXT])
+static const char *option_text(const mti_recipe_entry *row, char buf[MTI_VALUE_TEXT])
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     const char *between = !row->value ? "" : r->key ? "=" : " ";
@@ -105,8 +91,8 @@ static const char *option_text(const recipe_row *row, char buf[MTI_VALUE_TEXT])
 static unsigned of_group(const mti_options *o, mti_recipe_group g)
 {
     unsigned bits = 0;
-    for (int i = 0; i < MTI_RECIPE_COUNT; i++)
-        if (groups[i] == g) bits |= o->recipe & 1u << i;
+    for (size_t i = 0; i < N_ENTRIES; i++)
+        if (entries[i].name && entries[i].group == g) bits |= o->recipe & entries[i].recipe;
     return bits;
 }
 
@@ -125,7 +111,7 @@ static bool check_groups(mti_options *o)
 }
 
 /* The verbs that take the row's value; train has no f32 shards of a 16-bit model. */
-static unsigned verbs_of(const recipe_row *row)
+static unsigned verbs_of(const mti_recipe_entry *row)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     mti_options with = {.recipe = 0};
@@ -134,7 +120,7 @@ static unsigned verbs_of(const recipe_row *row)
     return r->verbs & ~(wide ? 1u << MTI_TRAIN : 0);
 }
 
-static bool refuse_row(mti_options *o, const recipe_row *row)
+static bool refuse_row(mti_options *o, const mti_recipe_entry *row)
 {
     char name[MTI_VALUE_TEXT], option[MTI_VALUE_TEXT], verbs[MTI_VERBS_TEXT];
     return mti_options_refuse(o, "--recipe %s: sets %s, which %s does not take; it is for %s",
@@ -147,10 +133,12 @@ static bool check_ranks(mti_options *o, unsigned recipe)
 {
     const unsigned all = mti_option_rows[MTI_O_ZERO].verbs;
     char name[MTI_VALUE_TEXT], verbs[MTI_VERBS_TEXT];
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (rows[i].recipe == recipe && !(verbs_of(&rows[i]) >> o->verb & 1) &&
-            rows[i].when(o, &o->workload.config))
-            return refuse_row(o, &rows[i]);
+    for (size_t i = 0; i < N_ENTRIES; i++) {
+        const mti_recipe_entry *row = &entries[i];
+        if (row->recipe == recipe && !row->name && !(verbs_of(row) >> o->verb & 1) &&
+            row->when(o, &o->workload.config))
+            return refuse_row(o, row);
+    }
     if (recipe && !(all >> o->verb & 1))
         return mti_options_refuse(o,
                                   "--recipe %s: is of ranks that share a batch, which %s does "
@@ -186,13 +174,14 @@ static bool check_recipes(mti_options *o)
 
 /* Whether the row's option can be set: it was not given, and has an effect beside those given. A
  * value in the model's config is not asked: one that is refused is not left out in silence. */
-static bool applies(const recipe_row *row, const mti_options *o)
+static bool applies(const mti_recipe_entry *row, const mti_options *o)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     mt_model_config resolved;
     mti_options with = *o;
-    if (mti_is_chosen(o, r->id) || !mti_option_read(&with, r, row->value)) return false;
-    with.given[r->id] = false;
+    if (o->chosen[r->id] || !mti_option_read(&with, r, row->value)) return false;
+    with.chosen[r->id] = MTI_BY_NOBODY;
+    with.workload.config = o->workload.config;
     return mti_has_effect(&with, r) &&
            mt_model_config_resolve(&o->workload.config, &resolved) == MT_OK &&
            row->when(o, &resolved);
@@ -204,15 +193,13 @@ typedef struct recipe_text {
     char keys[sizeof((mti_workload *)0)->recipe_options];
 } recipe_text;
 
-static bool set(mti_options *o, const recipe_row *row, recipe_text *text)
+static bool set(mti_options *o, const mti_recipe_entry *row, recipe_text *text)
 {
     const mti_option_row *r = &mti_option_rows[row->option];
     char option[MTI_VALUE_TEXT];
     if (!(verbs_of(row) >> o->verb & 1)) return refuse_row(o, row);
     if (!mti_option_read(o, r, row->value)) return false;
-    o->given[r->id] = false;
-    o->by_recipe[r->id] = true;
-    mti_options_override(&o->workload.config, o);
+    o->chosen[r->id] = MTI_BY_RECIPE;
     char *to = r->key ? text->keys : text->options;
     mti_append(to, sizeof text->keys, "%s%s",
                !*to     ? ""
@@ -223,9 +210,9 @@ static bool set(mti_options *o, const recipe_row *row, recipe_text *text)
 }
 
 /* The row, with f16 for bf16 on a GPU that multiplies none. */
-static recipe_row row_for(const mti_options *o, const recipe_row *row)
+static mti_recipe_entry row_for(const mti_options *o, const mti_recipe_entry *row)
 {
-    recipe_row r = *row;
+    mti_recipe_entry r = *row;
     if (o->in_f16 && r.value && !strcmp(r.value, "bf16")) r.value = "f16";
     return r;
 }
@@ -236,10 +223,10 @@ static bool set_rows(mti_options *o, bool dtype, recipe_text *text)
 {
     for (int i = MTI_RECIPE_COUNT; i-- > 0;) {
         const unsigned recipe = o->recipe & 1u << i;
-        for (size_t k = 0; recipe && k < N_ROWS; k++) {
-            const recipe_row row = row_for(o, &rows[k]);
-            if (row.recipe == recipe && (row.option == MTI_O_DTYPE) == dtype && applies(&row, o) &&
-                !set(o, &row, text))
+        for (size_t k = 0; recipe && k < N_ENTRIES; k++) {
+            const mti_recipe_entry row = row_for(o, &entries[k]);
+            if (row.recipe == recipe && !row.name && (row.option == MTI_O_DTYPE) == dtype &&
+                applies(&row, o) && !set(o, &row, text))
                 return false;
         }
     }
@@ -254,7 +241,8 @@ bool mti_recipe_apply(mti_options *o)
     recipe_text text = {"", ""};
     snprintf(w->recipe, sizeof w->recipe, "%s", o->recipe ? name_of(o->recipe, name) : "");
     *w->recipe_options = 0;
-    memset(o->by_recipe, 0, sizeof o->by_recipe);
+    for (int id = 0; id < MTI_OPTION_COUNT; id++)
+        if (o->chosen[id] == MTI_BY_RECIPE) o->chosen[id] = MTI_BY_NOBODY;
     w->own_ops = w->config.ops;
     if (!o->recipe) return true;
     if (!check_recipes(o) || !set_rows(o, true, &text) || !set_rows(o, false, &text)) return false;

@@ -80,20 +80,20 @@ static bool set_row(mti_options *o, const char *row, char **words, char *label, 
 static bool make_row(mti_sweep_row *r, mti_options *o, size_t which)
 {
     size_t n_words = 1;
-    for (size_t i = 0; i < o->over.n; i++) n_words += strlen(o->over.at[i]) + 2;
-    for (size_t i = 0; i < o->rows.n; i++) n_words += strlen(o->rows.at[i]) + 1;
+    for (size_t i = 0; i < o->sweep.over.n; i++) n_words += strlen(o->sweep.over.at[i]) + 2;
+    for (size_t i = 0; i < o->sweep.rows.n; i++) n_words += strlen(o->sweep.rows.at[i]) + 1;
     *r = (mti_sweep_row){.options = *o};
     r->words = mti_malloc(n_words);
     char label[256] = "", *words = r->words;
     bool ok = words != NULL;
     size_t below = 1;
-    for (size_t i = 0; i < o->over.n; i++) below *= n_values(o->over.at[i]);
-    if (ok && o->rows.n)
-        ok = set_row(&r->options, o->rows.at[which / below], &words, label, sizeof label);
-    for (size_t i = 0; ok && i < o->over.n; i++) {
+    for (size_t i = 0; i < o->sweep.over.n; i++) below *= n_values(o->sweep.over.at[i]);
+    if (ok && o->sweep.rows.n)
+        ok = set_row(&r->options, o->sweep.rows.at[which / below], &words, label, sizeof label);
+    for (size_t i = 0; ok && i < o->sweep.over.n; i++) {
         which %= below;
-        below /= n_values(o->over.at[i]);
-        ok = set_over(&r->options, o->over.at[i], which / below, &words, label, sizeof label);
+        below /= n_values(o->sweep.over.at[i]);
+        ok = set_over(&r->options, o->sweep.over.at[i], which / below, &words, label, sizeof label);
     }
     ok = ok && mti_options_complete(&r->options);
     r->label = mti_strdup(*label                     ? label
@@ -106,11 +106,11 @@ static bool make_row(mti_sweep_row *r, mti_options *o, size_t which)
 
 bool mti_sweep_rows_make(mti_sweep_rows *rows, mti_options *o)
 {
-    size_t n = o->rows.n ? o->rows.n : 1;
+    size_t n = o->sweep.rows.n ? o->sweep.rows.n : 1;
     *rows = (mti_sweep_rows){0};
-    for (size_t i = 0; i < o->over.n; i++) {
-        if (!check_over(o, o->over.at[i])) return false;
-        n *= n_values(o->over.at[i]);
+    for (size_t i = 0; i < o->sweep.over.n; i++) {
+        if (!check_over(o, o->sweep.over.at[i])) return false;
+        n *= n_values(o->sweep.over.at[i]);
         if (n > MTI_MAX_SWEEP)
             return mti_options_refuse(o, "--over: more than %d rows; give shorter lists",
                                       MTI_MAX_SWEEP);

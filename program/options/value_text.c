@@ -55,7 +55,6 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
     case MTI_DTYPE: return mt_dtype_name(*(const mt_dtype *)field);
     case MTI_OUT_ACT:
         return o->workload.config.has_out_act ? mt_act_name(*(const mt_act *)field) : "none";
-    case MTI_SCRATCH: return r->choice->names[*(const bool *)field];
     case MTI_AMP: return m->amp ? mt_dtype_name(m->amp_dtype) : "none";
     case MTI_LOSS_SCALE:
         return m->loss_scale < 0   ? "dynamic"
@@ -63,6 +62,7 @@ const char *mti_option_text(const mti_options *o, const mti_option_row *r, char 
                                    : "none";
     case MTI_RESHARD: return mti_reshard_text(*(const int64_t *)field, buf, MTI_VALUE_TEXT);
     case MTI_TARGETS: return m->lora_targets.text ? m->lora_targets.text : "all";
+    case MTI_SCRATCH:
     case MTI_CHECKPOINT: text = "none"; /* fallthrough */
     case MTI_PRESET:
     case MTI_GPU:
@@ -90,7 +90,7 @@ bool mti_keys_print(FILE *out, const mti_options *o, mti_verb verb, mti_key_of o
     bool any = false;
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (r->key != owner || !o->given[id] || !mti_takes(verb, r)) continue;
+        if (r->key != owner || !mti_is_given(o, id) || !mti_takes(verb, r)) continue;
         mti_print(out, "%s%s%s%s%s", any ? "" : before, any ? "," : ":", r->name, r->arg ? "=" : "",
                   r->arg ? mti_option_text(o, r, value) : "");
         any = true;

@@ -30,7 +30,8 @@ static const mti_option_row *named_in(const mti_options *o, const char *message)
     const size_t n = word ? strcspn(word + 2, " ") : 0;
     for (int id = 0; n && id < MTI_OPTION_COUNT; id++) {
         const char *field = strrchr(mti_option_rows[id].field, '.');
-        if (o->given[id] && field && strlen(field + 1) == n && !strncmp(field + 1, word + 2, n))
+        if (mti_is_given(o, id) && field && strlen(field + 1) == n &&
+            !strncmp(field + 1, word + 2, n))
             return &mti_option_rows[id];
     }
     return NULL;
@@ -314,7 +315,7 @@ static bool read_dtype(mti_options *o, const mti_option_row *r, const char *arg)
 static bool read_out_act(mti_options *o, const mti_option_row *r, const char *arg)
 {
     int i = choose(o, r, r->choice, arg);
-    o->given_config.has_out_act = i > 0;
+    o->workload.config.has_out_act = i > 0;
     return i == 0 || (i > 0 && mt_act_parse(r->choice->names[i], field_of(o, r)) == MT_OK);
 }
 
@@ -444,8 +445,8 @@ static bool read_flag(mti_options *o, const mti_option_row *r, const char *arg)
     bool yes = !arg || !strcmp(arg, "yes");
     if (!yes && strcmp(arg, "no") != 0)
         return mti_options_refuse(o, "--%s: \"%.40s\" is not yes or no", r->name, arg);
-    o->given[r->id] = *(bool *)field_of(o, r) = yes;
-    o->declined[r->id] = !yes;
+    *(bool *)field_of(o, r) = yes;
+    if (!yes) o->chosen[r->id] = MTI_BY_NO;
     return true;
 }
 
@@ -482,7 +483,7 @@ static const struct {
 
 bool mti_option_read(mti_options *o, const mti_option_row *r, const char *arg)
 {
-    o->given[r->id] = true;
+    o->chosen[r->id] = MTI_BY_WORD;
     return forms[r->form].read(o, r, arg);
 }
 
@@ -499,16 +500,13 @@ bool mti_options_set(mti_options *o, const char *name, const char *value)
 /* Whether the field is one of the model's, which counts only if its option was given. */
 static bool of_model(const mti_option_row *r)
 {
-    const size_t begin = offsetof(mti_options, given_config);
+    const size_t begin = offsetof(mti_options, workload.config);
     return r->at >= begin && r->at < begin + sizeof(mt_model_config);
 }
 
 const void *mti_option_field(const mti_options *o, const mti_option_row *r)
 {
-    const size_t moved =
-        of_model(r) ? offsetof(mti_options, workload.config) - offsetof(mti_options, given_config)
-                    : 0;
-    return (const char *)o + r->at + moved;
+    return (const char *)o + r->at;
 }
 
 bool mti_option_is_set(const mti_options *o, const mti_option_row *r)
@@ -523,9 +521,9 @@ void mti_options_override(mt_model_config *c, const mti_options *o)
 {
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
-        if (!of_model(r) || !(o->given[id] || o->by_recipe[id])) continue;
-        if (r->form == MTI_OUT_ACT) c->has_out_act = o->given_config.has_out_act;
-        memcpy((char *)c + (r->at - offsetof(mti_options, given_config)), (const char *)o + r->at,
+        if (!of_model(r) || o->chosen[id] < MTI_BY_WORD) continue;
+        if (r->form == MTI_OUT_ACT) c->has_out_act = o->workload.config.has_out_act;
+        memcpy((char *)c + (r->at - offsetof(mti_options, workload.config)), mti_option_field(o, r),
                forms[r->form].size);
     }
 }

@@ -85,5 +85,7 @@ void mti_field_list(mti_fields *f, const char *key, mti_describe *describe, cons
                     size_t n, size_t size);
 
 json_t *mti_json_of(mti_describe *describe, const void *object);
+/* Writes an object that is described; without a path, nothing. */
+bool mti_json_write_of(mti_describe *describe, const void *object, const char *path);
 
 #endif

@@ -8,9 +8,10 @@ int mti_report_failure(const mti_options *o)
     mti_print(stderr, "memtape %s: %s\n", mti_verb_get(o->verb)->name,
               *text ? text : "failed without an error message");
     /* Which sections there are is known only once there is a report; GPUs are of the lab. */
-    const bool misused = o->show && mt_last_status() == MT_ERR_ARGUMENT;
+    const bool misused = o->output.show && mt_last_status() == MT_ERR_ARGUMENT;
     mt_gpu gpu;
-    if (o->fit.gpu && !o->fit.file && mt_gpu_find(o->fit.gpu, &gpu) != MT_OK) return MTI_EXIT_USAGE;
+    if (o->gpu.name && !o->gpu.file && mt_gpu_find(o->gpu.name, &gpu) != MT_OK)
+        return MTI_EXIT_USAGE;
     return misused ? MTI_EXIT_USAGE : MTI_EXIT_FAILED;
 }
 
@@ -23,10 +24,10 @@ mt_device *mti_open_device(const mti_workload *w)
 
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
 {
-    const char *name = o->fit.gpu ? o->fit.gpu : "h100"; /* of a profile's --outside */
+    const char *name = o->gpu.name ? o->gpu.name : "h100"; /* of a profile's --outside */
     mt_status status =
-        o->fit.file ? mt_gpu_find_in(o->fit.file, name, gpu) : mt_gpu_find(name, gpu);
-    if (status == MT_OK || o->fit.file) return status == MT_OK;
+        o->gpu.file ? mt_gpu_find_in(o->gpu.file, name, gpu) : mt_gpu_find(name, gpu);
+    if (status == MT_OK || o->gpu.file) return status == MT_OK;
     char said[1024];
     snprintf(said, sizeof said, "%s", mt_last_error());
     return mti_fail_bool(status,
@@ -38,13 +39,13 @@ bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
 bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
 {
     mt_gpu gpu;
-    const char *other = o->fit.gpu && !o->fit.file ? mti_gpu_other_size(o->fit.gpu) : NULL;
+    const char *other = o->gpu.name && !o->gpu.file ? mti_gpu_other_size(o->gpu.name) : NULL;
     if (other && mti_find_gpu(o, &gpu))
         mti_append(o->notes, sizeof o->notes,
-                   "\"%s\" is taken as %s; there is %s with less memory\n", o->fit.gpu, gpu.name,
+                   "\"%s\" is taken as %s; there is %s with less memory\n", o->gpu.name, gpu.name,
                    other);
     o->in_f16 = false;
-    if (o->given[MTI_O_DTYPE] || o->workload.memory.amp || !o->fit.gpu) return true;
+    if (mti_is_given(o, MTI_O_DTYPE) || o->workload.memory.amp || !o->gpu.name) return true;
     if (!mti_find_gpu(o, &gpu)) {
         mt_clear_error(); /* the verb says it, after what is wrong with the options */
         return true;
@@ -59,7 +60,7 @@ bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
 
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
 {
-    return o->given[MTI_O_CAPACITY]     ? gpu->memory - o->workload.device.capacity
-           : o->given[MTI_O_KEEP_ASIDE] ? o->fit.keep_aside
-                                        : mti_gpu_kept_aside(gpu, gpus);
+    return mti_is_given(o, MTI_O_CAPACITY)     ? gpu->memory - o->workload.device.capacity
+           : mti_is_given(o, MTI_O_KEEP_ASIDE) ? o->gpu.keep_aside
+                                               : mti_gpu_kept_aside(gpu, gpus);
 }

@@ -7,22 +7,13 @@
 
 static void set_defaults(mti_options *o) { o->workload.device.kind = "meta"; }
 
-/* What a report was made of, it has been told. */
-static bool check_report(mti_options *o)
-{
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (o->given[id] && id != MTI_O_JSON && id != MTI_O_VERBOSE && id != MTI_O_QUIET &&
-            id != MTI_O_GPU)
-            return mti_options_refuse(o, "--%s: does not apply beside a report, %s",
-                                      mti_option_rows[id].name, o->predicted);
-    return true;
-}
-
 static bool check_words(mti_options *o)
 {
-    if (o->workload.name && o->measured.n) {
-        o->predicted = mti_is_report(o->workload.name) ? o->workload.name : NULL;
-        return !o->predicted || check_report(o);
+    if (o->workload.name && o->compare.files.n) {
+        o->compare.report = mti_is_report(o->workload.name) ? o->workload.name : NULL;
+        char why[1024];
+        snprintf(why, sizeof why, "does not apply beside a report, %s", o->workload.name);
+        return !o->compare.report || mti_check_beside(o, MTI_BESIDE_A_REPORT, why);
     }
     return mti_options_refuse(
         o,
@@ -34,19 +25,20 @@ static bool check_words(mti_options *o)
 
 static bool write_reports(const mti_compared *c, const mti_options *o)
 {
-    return (!mti_wants_text(o) || mti_print_compared(c, o->verbose, stdout)) &&
-           (!o->json || mti_json_write(mti_json_of(mti_describe_compared, c), o->json) == MT_OK);
+    return (!mti_wants_text(o) || mti_print_compared(c, o->output.verbose, stdout)) &&
+           mti_json_write_of(mti_describe_compared, c, o->output.json);
 }
 
 static bool compare(mti_compared *c, const mti_options *o, mti_option_changes *changes)
 {
     mt_gpu gpu;
     if (!mti_find_gpu(o, &gpu)) return false;
-    if (o->predicted)
-        return mti_compared_with_report(c, o->measured.at, o->measured.n, o->predicted, &gpu);
-    c->until = o->until;
+    if (o->compare.report)
+        return mti_compared_with_report(c, o->compare.files.at, o->compare.files.n,
+                                        o->compare.report, &gpu);
+    c->until = o->compare.until;
     return mti_option_changes_make(changes, o, false) &&
-           mti_compared_make(c, o->measured.at, o->measured.n, &o->workload, &gpu,
+           mti_compared_make(c, o->compare.files.at, o->compare.files.n, &o->workload, &gpu,
                              &changes->changes, MTI_ON_META);
 }
 

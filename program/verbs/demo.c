@@ -111,14 +111,15 @@ static bool load_given_text(demo *d)
     static const known_text given = {
         .what = "your text", .before = "", .prompts = {"The "}, .then = "The "};
     d->text = &given;
-    d->file = d->o->data.at[0];
-    return mti_corpus_load(&d->corpus, d->o->data.n, d->o->data.at, HELD_FRACTION, true);
+    d->file = d->o->train.data.at[0];
+    return mti_corpus_load(&d->corpus, d->o->train.data.n, d->o->train.data.at, HELD_FRACTION,
+                           true);
 }
 
 static bool load_text(demo *d)
 {
-    if (!(d->o->data.n ? load_given_text(d) : load_own_text(d))) return false;
-    if (d->o->quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
+    if (!(d->o->train.data.n ? load_given_text(d) : load_own_text(d))) return false;
+    if (d->o->output.quiet) return mti_baselines_fit(&d->baselines, &d->corpus);
     mti_inked(&d->sheet, MTI_BOLD, "memtape demo\n");
     mti_print(
         stdout,
@@ -146,7 +147,7 @@ static bool time_steps(demo *d, double *step_s)
     settings.steps = MAX_TIMED;
     bool ok = mti_trainer_make(&d->trainer, d->device, &d->workload, &settings, &d->corpus) &&
               mti_trainer_step(&d->trainer); /* warm-up, not timed */
-    double began = mti_now(), enough = d->o->seconds * TIMING_SHARE;
+    double began = mti_now(), enough = d->o->train.seconds * TIMING_SHARE;
     while (ok && n < MAX_TIMED && (n < 3 || mti_now() - began < enough)) {
         double before = mti_now();
         ok = mti_trainer_step(&d->trainer);
@@ -167,7 +168,7 @@ static bool choose_steps(demo *d)
     double held_out =
         EVAL_COST * (double)d->corpus.n_held / (double)(d->workload.batch * d->workload.seq);
     double sample = EVAL_COST * MAX_PROMPTS * SAMPLE_BYTES / (double)d->workload.batch;
-    double remaining = d->o->seconds - (mti_now() - d->began);
+    double remaining = d->o->train.seconds - (mti_now() - d->began);
     double steps = remaining / step_s - held_out - sample - 12;
     double passes =
         MOST_PASSES * (double)d->corpus.n_train / (double)(d->workload.batch * d->workload.seq);
@@ -175,7 +176,7 @@ static bool choose_steps(demo *d)
     if (steps < LEAST_STEPS) {
         mti_print(stdout,
                   "note   this machine is slow just now: it will take longer than %g seconds\n",
-                  d->o->seconds);
+                  d->o->train.seconds);
         steps = LEAST_STEPS;
     }
     d->settings.steps = (int64_t)steps;
@@ -221,8 +222,8 @@ static bool train(demo *d)
     mti_progress progress;
     int64_t steps = d->settings.steps;
     bool ok = mti_trainer_make(&d->trainer, d->device, &d->workload, &d->settings, &d->corpus) &&
-              (d->o->quiet || introduce(d));
-    mti_progress_begin(&progress, stdout, 0, steps, steps / 10, d->o->quiet);
+              (d->o->output.quiet || introduce(d));
+    mti_progress_begin(&progress, stdout, 0, steps, steps / 10, d->o->output.quiet);
     while (ok && d->trainer.step < steps) {
         ok = mti_trainer_step(&d->trainer);
         if (ok) show_progress(d, &progress);
@@ -351,9 +352,9 @@ static bool print_next(demo *d)
 {
     const char *program = d->o->program;
     mti_heading(&d->sheet, "What to try next");
-    if (d->o->save) {
+    if (d->o->train.save) {
         char where[4096];
-        if (!mti_run_save(&d->trainer, d->o->save, HELD_FRACTION, where, sizeof where))
+        if (!mti_run_save(&d->trainer, d->o->train.save, HELD_FRACTION, where, sizeof where))
             return false;
         mti_print(stdout, "  %s generate --model %s --prompt \"%s\" --tokens 400\n", program, where,
                   d->text->then);
@@ -376,16 +377,16 @@ static bool run(demo *d)
     d->workload.batch = DEMO_BATCH, d->workload.seq = demo_config.context;
     d->workload.optimizer = DEMO_OPTIMIZER;
     d->settings = demo_settings;
-    d->settings.steps = o->train.steps; /* of --steps, or chosen below */
+    d->settings.steps = o->train.settings.steps; /* of --steps, or chosen below */
     d->device = mti_open_device(&d->workload);
     if (!d->device || !mti_check_room_for(d->device, &d->workload, MTI_PROFILE_ON_META) ||
-        (o->save && !mti_run_can_save("save", o->save, true)) || !load_text(d))
+        !mti_run_can_save("save", o->train.save, true) || !load_text(d))
         return false;
-    if (o->save && mti_corpus_has(&d->corpus, o->save))
+    if (o->train.save && mti_corpus_has(&d->corpus, o->train.save))
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "--save %s: is part of the text to learn from; give another file",
-                             o->save);
-    if (!o->given[MTI_O_STEPS] && !choose_steps(d)) return false;
+                             o->train.save);
+    if (!mti_is_given(o, MTI_O_STEPS) && !choose_steps(d)) return false;
     d->settings.warmup = d->settings.steps / 10;
     return train(d) && print_scores(d) && print_samples(d) && print_memory(d) && print_next(d);
 }

@@ -11,8 +11,9 @@
 static bool print(const mti_tape *t, const mti_options *o, const mt_device *device)
 {
     mti_sheet sheet = mti_sheet_of(stdout);
-    return o->quiet ? mti_print_tape(t, "module", true, &sheet)
-                    : mti_print_explained(t, &o->workload, device, o->verbose, stdout);
+    return o->output.quiet
+               ? mti_print_tape(t, "module", true, &sheet)
+               : mti_print_explained(t, &o->workload, device, o->output.verbose, stdout);
 }
 
 static bool rehearse(void *user, mt_device *meta)
@@ -61,7 +62,7 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
 {
     mti_expression_peaks peaks;
     mti_sheet sheet = mti_sheet_of(stdout);
-    if (o->quiet) return mti_print_tape(t, "expression", false, &sheet);
+    if (o->output.quiet) return mti_print_tape(t, "expression", false, &sheet);
     mti_inked(&sheet, MTI_BOLD, "%s", e->options.text);
     mti_print(stdout, "  on %s\n", mt_device_kind(device));
     if (!print_leaves(e, &sheet)) return false;
@@ -72,7 +73,7 @@ static bool print_expression(const mti_expression *e, const mti_tape *t, const m
     fputs("\nthe tape, in the order in which ops were recorded\n\n", stdout);
     if (!mti_print_tape(t, "expression", false, &sheet)) return false;
     mti_print_reasons(t, &sheet);
-    return !o->verbose ||
+    return !o->output.verbose ||
            (mti_expression_measure(&peaks, device, e) && print_peaks(&peaks, &sheet));
 }
 
@@ -86,10 +87,10 @@ static bool rehearse_expression(void *user, mt_device *meta)
 
 static bool write_json(const mti_expression *e, const mti_options *o, mt_device *device)
 {
-    if (!o->json) return true;
+    if (!o->output.json) return true;
     mti_expression_walk walk;
     bool ok = mti_expression_walk_of(&walk, device, e) &&
-              mti_json_write(mti_json_of(mti_describe_explained, &walk), o->json) == MT_OK;
+              mti_json_write_of(mti_describe_explained, &walk, o->output.json);
     mti_expression_walk_free(&walk);
     return ok;
 }
@@ -101,7 +102,7 @@ static int explain_expression(const mti_options *o)
     mti_tape t = {0};
     mt_device *device = NULL;
     mti_expression_options options = o->expression;
-    options.dtype = o->given_config.dtype;
+    options.dtype = o->workload.config.dtype;
     mti_device_options unbounded = o->workload.device;
     unbounded.capacity = 0;
     size_t peak;
@@ -127,7 +128,7 @@ static int explain_expression(const mti_options *o)
 int mti_explain(const mti_options *o)
 {
     if (o->expression.text) return explain_expression(o);
-    if (o->prompts.n) return mti_explain_prompts(o);
+    if (o->generate.prompts.n) return mti_explain_prompts(o);
     mti_tape t = {0};
     mti_workload w = o->workload;
     mt_device *device = mti_device_make(&w.device);
@@ -142,15 +143,11 @@ int mti_explain(const mti_options *o)
 /* With --expr: whether nothing is given that is for a MODEL. */
 static bool check_words(mti_options *o)
 {
-    if (!o->expression.text) return !o->prompts.n || mti_explain_prompts_check(o);
+    if (!o->expression.text) return !o->generate.prompts.n || mti_explain_prompts_check(o);
     if (o->workload.name)
         return mti_options_refuse(o, "--expr: MODEL is \"%.80s\" already; give one of them",
                                   o->workload.name);
-    for (int id = 0; id < MTI_OPTION_COUNT; id++)
-        if (o->given[id] && !mti_option_rows[id].of_expressions)
-            return mti_options_refuse(o, "--%s: is for a MODEL, and --expr has none",
-                                      mti_option_rows[id].name);
-    return true;
+    return mti_check_beside(o, MTI_BESIDE_AN_EXPR, "is for a MODEL, and --expr has none");
 }
 
 const mti_verb_rules mti_explain_rules = {.verb = MTI_EXPLAIN, .check_words = check_words};

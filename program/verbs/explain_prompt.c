@@ -193,7 +193,7 @@ static bool open_model(explained *e)
         (!e->tokenizer && !mti_run_over_bytes(path, &c)))
         return false;
     mti_device_options device = e->o->workload.device;
-    if (!e->o->given[MTI_O_DEVICE]) device.kind = "cpu";
+    if (!mti_is_given(e->o, MTI_O_DEVICE)) device.kind = "cpu";
     e->device = mti_device_make(&device);
     e->model = e->device ? mti_run_read_model(path, e->device, &c, &adapted) : NULL;
     mt_module_set_training(e->model, false);
@@ -204,9 +204,9 @@ int mti_explain_prompts(const mti_options *o)
 {
     explained e = {.o = o};
     bool ok = open_model(&e);
-    for (size_t i = 0; ok && i < o->prompts.n; i++) {
+    for (size_t i = 0; ok && i < o->generate.prompts.n; i++) {
         if (i) puts("");
-        ok = explain_text(&e, o->prompts.at[i]);
+        ok = explain_text(&e, o->generate.prompts.at[i]);
     }
     const int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mt_module_free(e.model);
@@ -217,23 +217,15 @@ int mti_explain_prompts(const mti_options *o)
 
 bool mti_explain_prompts_check(mti_options *o)
 {
-    static const mti_option with[] = {MTI_O_PROMPT, MTI_O_DEVICE,   MTI_O_THREADS,
-                                      MTI_O_QUIET,  MTI_O_CAPACITY, MTI_O_HELP};
     const char *path = o->workload.name;
     if (!path || (!mti_is_folder(path) && !mti_is_gguf(path)))
         return mti_options_refuse(o,
                                   "--prompt: needs weights: give a MODEL that is a folder with a "
                                   "config.json and model.safetensors, or a GGUF file");
-    for (int id = 0; id < MTI_OPTION_COUNT; id++) {
-        bool allowed = !o->given[id];
-        for (size_t i = 0; i < sizeof with / sizeof *with; i++)
-            allowed = allowed || id == (int)with[i];
-        if (!allowed)
-            return mti_options_refuse(o,
-                                      "--%s: has no effect with --prompt: weights and text say it",
-                                      mti_option_rows[id].name);
-    }
-    return !o->given[MTI_O_DEVICE] || strcmp(o->workload.device.kind, "meta") != 0 ||
+    if (!mti_check_beside(o, MTI_BESIDE_A_PROMPT,
+                          "has no effect with --prompt: weights and text say it"))
+        return false;
+    return !mti_is_given(o, MTI_O_DEVICE) || strcmp(o->workload.device.kind, "meta") != 0 ||
            mti_options_refuse(o,
                               "--device meta: tensors there have no values; --prompt needs some");
 }

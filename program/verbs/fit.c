@@ -14,7 +14,7 @@
 static void set_defaults(mti_options *o)
 {
     o->workload.batch = 0; /* a sequence a GPU */
-    o->fit.gpus = 1;
+    o->gpu.n = 1;
 }
 
 /* Whether what is asked for is about one kind of GPU. */
@@ -24,7 +24,7 @@ static const char *needs_a_kind(const mti_options *o)
                                         MTI_O_OUTSIDE,  MTI_O_MAX_SEQ,  MTI_O_MAX_BATCH,
                                         MTI_O_CAPACITY, MTI_O_GPUS_FILE};
     for (size_t i = 0; i < sizeof of_one / sizeof *of_one; i++)
-        if (o->given[of_one[i]]) return mti_option_rows[of_one[i]].name;
+        if (mti_is_given(o, of_one[i])) return mti_option_rows[of_one[i]].name;
     return NULL;
 }
 
@@ -36,43 +36,47 @@ static bool check(mti_options *o)
                                   "MODEL: a %s cannot be divided among GPUs; give a gpt, bert, "
                                   "llama, a preset or a path to a config.json",
                                   mt_model_kind_name(w->config.kind));
-    const char *about = o->given[MTI_O_GPU] ? NULL : needs_a_kind(o);
+    const char *about = mti_is_given(o, MTI_O_GPU) ? NULL : needs_a_kind(o);
     if (about) {
         char typed[64];
         snprintf(typed, sizeof typed, "--%s", about);
         mti_key_in_words(o, typed, sizeof typed);
         return mti_options_refuse(o, "--gpu is missing; %s is about one kind, such as h100", typed);
     }
-    if (!o->given[MTI_O_BATCH]) w->batch = 0;
+    if (!mti_is_given(o, MTI_O_BATCH)) w->batch = 0;
     return true;
 }
 
 /* ---- the command that profiles a set-up ---- */
 
+static void give(mti_options *o, mti_option id, bool given)
+{
+    o->chosen[id] = given ? MTI_BY_WORD : MTI_BY_NOBODY;
+}
+
 /* The set-up as options of a profile. */
 static mti_options profiled(const mti_options *o, const mt_fit_result *r, const mt_fit_setup *s)
 {
-    static const mti_option always[] = {
-        MTI_O_BATCH,        MTI_O_SEQ, MTI_O_DTYPE,      MTI_O_TP,      MTI_O_PP,
-        MTI_O_MICROBATCHES, MTI_O_DP,  MTI_O_CHECKPOINT, MTI_O_OFFLOAD, MTI_O_DEVICE};
+    static const mti_option always[] = {MTI_O_BATCH,      MTI_O_SEQ,          MTI_O_TP,
+                                        MTI_O_PP,         MTI_O_MICROBATCHES, MTI_O_DP,
+                                        MTI_O_CHECKPOINT, MTI_O_OFFLOAD,      MTI_O_DEVICE},
+                            never[] = {MTI_O_JSON, MTI_O_QUIET, MTI_O_OUTSIDE, MTI_O_GPU};
     mti_options p = *o;
     const mt_parallel *h = &s->parallel;
     p.workload = mti_fit_workload(&(mti_fit_task){.workload = &o->workload, .seq = r->seq}, s);
     p.workload.device.capacity = r->capacity;
-    p.zero = h->zero;
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++) p.given[always[i]] = true;
-    p.given[MTI_O_DTYPE] = !o->by_recipe[MTI_O_DTYPE];
-    p.given[MTI_O_OPTIMIZER] = !o->by_recipe[MTI_O_OPTIMIZER];
-    p.given[MTI_O_MASTER] = p.workload.memory.master && !o->by_recipe[MTI_O_MASTER];
-    p.given[MTI_O_SP] = h->sequence;
-    p.given[MTI_O_INTERLEAVE] = h->interleave > 1;
-    p.given[MTI_O_STAGE] = h->pipeline > 1;
-    p.given[MTI_O_CP] = h->context > 1;
-    p.given[MTI_O_EP] = h->expert > 1;
-    p.given[MTI_O_ZERO] = h->data * h->context > 1;
-    p.given[MTI_O_CAPACITY] = s->fits;
-    p.given[MTI_O_JSON] = p.given[MTI_O_QUIET] = p.given[MTI_O_OUTSIDE] = p.given[MTI_O_GPU] =
-        false;
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++) give(&p, always[i], true);
+    give(&p, MTI_O_DTYPE, o->chosen[MTI_O_DTYPE] != MTI_BY_RECIPE);
+    give(&p, MTI_O_OPTIMIZER, o->chosen[MTI_O_OPTIMIZER] != MTI_BY_RECIPE);
+    give(&p, MTI_O_MASTER, p.workload.memory.master && o->chosen[MTI_O_MASTER] != MTI_BY_RECIPE);
+    give(&p, MTI_O_SP, h->sequence);
+    give(&p, MTI_O_INTERLEAVE, h->interleave > 1);
+    give(&p, MTI_O_STAGE, h->pipeline > 1);
+    give(&p, MTI_O_CP, h->context > 1);
+    give(&p, MTI_O_EP, h->expert > 1);
+    give(&p, MTI_O_ZERO, h->data * h->context > 1);
+    give(&p, MTI_O_CAPACITY, s->fits);
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) give(&p, never[i], false);
     return p;
 }
 
@@ -91,25 +95,24 @@ static void show(void *user, int64_t done, int64_t of, int64_t measured)
 static mt_fit_options options_of(const mti_options *o, const mt_gpu *gpu, mti_progress *progress)
 {
     const mti_workload *w = &o->workload;
-    bool zero = o->given[MTI_O_ZERO] || o->by_recipe[MTI_O_ZERO];
     return (mt_fit_options){.gpu = gpu,
-                            .gpus = o->fit.gpus,
+                            .gpus = o->gpu.n,
                             .batch = w->batch,
-                            .kept_aside = mti_kept_aside(o, gpu, o->fit.gpus),
-                            .host_memory = o->fit.host_memory,
+                            .kept_aside = mti_kept_aside(o, gpu, o->gpu.n),
+                            .host_memory = o->gpu.host_memory,
                             .utilisation = o->plan.utilisation,
                             .tensor = w->parallel.tensor,
                             .pipeline = w->parallel.pipeline,
                             .interleave = w->parallel.interleave,
                             .context = w->parallel.context,
                             .expert = w->parallel.expert,
-                            .zero_stages = zero ? 1u << o->zero : 0,
-                            .checkpoint = !mti_is_chosen(o, MTI_O_CHECKPOINT) ? NULL
-                                          : w->memory.checkpoint              ? w->memory.checkpoint
-                                                                              : "none",
-                            .offload = !o->given[MTI_O_OFFLOAD] ? NULL
-                                       : w->memory.offload      ? "cpu"
-                                                                : "none",
+                            .zero_stages = o->chosen[MTI_O_ZERO] ? 1u << w->parallel.zero : 0,
+                            .checkpoint = !o->chosen[MTI_O_CHECKPOINT] ? NULL
+                                          : w->memory.checkpoint       ? w->memory.checkpoint
+                                                                       : "none",
+                            .offload = !mti_is_given(o, MTI_O_OFFLOAD) ? NULL
+                                       : w->memory.offload             ? "cpu"
+                                                                       : "none",
                             .progress = progress->sheet.live ? show : NULL,
                             .user = progress};
 }
@@ -157,16 +160,16 @@ static bool write_reports(const mti_options *o, const mt_fit_result *r,
                              .workload = &o->workload,
                              .command = command,
                              .utilisation = o->plan.utilisation,
-                             .published = !o->given[MTI_O_UTILISATION],
-                             .price = o->fit.price,
+                             .published = !mti_is_given(o, MTI_O_UTILISATION),
+                             .price = o->gpu.price,
                              .tokens = o->plan.tokens};
-    report.rows = o->outside;
-    if (!o->given[MTI_O_CAPACITY] && !o->given[MTI_O_KEEP_ASIDE])
+    report.rows = o->output.outside;
+    if (!mti_is_given(o, MTI_O_CAPACITY) && !mti_is_given(o, MTI_O_KEEP_ASIDE))
         mti_gpu_outside(&report.outside, &r->gpu, r->gpus);
     const mti_options setup = profiled(o, r, &r->setups[0]);
     if (!mti_options_command(&setup, MTI_PROFILE, command, sizeof command)) return false;
     return (!mti_wants_text(o) || mti_print_fit(&report, stdout)) &&
-           (!o->json || mti_json_write(mti_json_of(mti_describe_fit, &report), o->json) == MT_OK);
+           mti_json_write_of(mti_describe_fit, &report, o->output.json);
 }
 
 /* Searches for a set-up; of one GPU, if none fits, for the nearest. False on failure. */
@@ -251,7 +254,7 @@ static bool fit_kinds(const kinds_question *asked, const kinds_question *in_f16,
     const mt_gpu *gpu;
     const bool bf16 = mti_multiplies_bf16(&asked->options.workload);
     for (size_t i = 0; (gpu = mt_gpu_at(i)) != NULL; i++) {
-        const size_t aside = mti_kept_aside(&asked->options, gpu, asked->options.fit.gpus);
+        const size_t aside = mti_kept_aside(&asked->options, gpu, asked->options.gpu.n);
         const mti_fit_kind kind = {.gpu = gpu,
                                    .capacity = gpu->memory - aside,
                                    .in_f16 = gpu->f16_only && bf16 && in_f16,
@@ -259,7 +262,7 @@ static bool fit_kinds(const kinds_question *asked, const kinds_question *in_f16,
         if (!MTI_PUSH(all, kind)) return false;
     }
     kinds_search s = {.asked = asked, .in_f16 = in_f16, .all = all, .memo = mti_fit_memo_new()};
-    mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, asked->options.quiet);
+    mti_progress_begin(&s.progress, stderr, 0, (int64_t)all->n, 1, asked->options.output.quiet);
     bool ok =
         s.memo && mti_work_at_once(&(mti_tasks){
                       .n = PARTS * all->n, .work = fit_ith_kind, .done = show_kind, .user = &s});
@@ -291,11 +294,11 @@ static int fit_all_kinds(const mti_options *o)
     kinds_question asked = {.options = *o}, in_f16 = {0};
     char **argv = NULL;
     bool any = false, in_both = false;
-    const bool typed = o->given[MTI_O_DTYPE] || !mti_multiplies_bf16(&o->workload);
+    const bool typed = mti_is_given(o, MTI_O_DTYPE) || !mti_multiplies_bf16(&o->workload);
     bool ok = mti_option_changes_make(&asked.changes, o, true) &&
               (typed || ask_in_f16(&in_f16, o, &argv, &in_both)) &&
               fit_kinds(&asked, in_both ? &in_f16 : NULL, &all) &&
-              (!mti_wants_text(o) || mti_print_fit_kinds(&all, &o->workload, o->fit.gpus, stdout));
+              (!mti_wants_text(o) || mti_print_fit_kinds(&all, &o->workload, o->gpu.n, stdout));
     for (size_t i = 0; i < all.n; i++) any = any || all.at[i].setup.fits;
     mti_free(all.at);
     mti_option_changes_free(&asked.changes);
@@ -307,7 +310,7 @@ static int fit_all_kinds(const mti_options *o)
 
 int mti_fit(const mti_options *o)
 {
-    if (!o->given[MTI_O_GPU]) return fit_all_kinds(o);
+    if (!mti_is_given(o, MTI_O_GPU)) return fit_all_kinds(o);
     mt_gpu gpu;
     mt_fit_result r = {0};
     mti_fit_remedies remedies;
@@ -317,7 +320,7 @@ int mti_fit(const mti_options *o)
     mti_fit_most most = {.in_batches = o->fit.max_batch};
     mti_workload w = o->workload;
     mti_progress progress;
-    mti_progress_begin(&progress, stderr, 0, 1, 1, o->quiet);
+    mti_progress_begin(&progress, stderr, 0, 1, 1, o->output.quiet);
     bool ok = mti_option_changes_make(&changes, o, true) && mti_find_gpu(o, &gpu);
     if (ok && o->workload.device.capacity > gpu.memory)
         gpu.memory = o->workload.device.capacity; /* whoever gives more knows of more */

@@ -20,27 +20,27 @@ static bool rehearse(void *user, mt_device *meta)
 static bool check_room(const mti_options *o, const mt_device *device, mt_model_config *config)
 {
     mti_workload w = o->workload;
-    w.name = o->model_file, w.config = *config, w.batch = 1, w.seq = config->context;
+    w.name = o->generate.model_file, w.config = *config, w.batch = 1, w.seq = config->context;
     return mti_check_room(device, &w, rehearse, config, MTI_PROFILE_ON_META);
 }
 
 static bool quantize(const mti_options *o, mt_module *model, bool adapted)
 {
-    const mt_quant *format = mti_weights_format(o->weights);
+    const mt_quant *format = mti_weights_format(o->generate.weights);
     if (format && adapted)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "--weights %s: the model has adapters beside its weights; give "
                              "--merge, too",
-                             mti_weights_name(o->weights));
+                             mti_weights_name(o->generate.weights));
     return !format || mt_model_quantize(model, format) == MT_OK;
 }
 
 /* For tokens that come as numbers it only says which of them ends a text. */
 static bool find_tokenizer(const mti_options *o, const mt_model_config *config, mt_tokenizer **t)
 {
-    if (mti_run_tokenizer(o->model_file, config, t)) return true;
-    if (!o->ids || mt_last_status() == MT_ERR_MEMORY) return false;
-    if (!o->quiet)
+    if (mti_run_tokenizer(o->generate.model_file, config, t)) return true;
+    if (!o->generate.ids || mt_last_status() == MT_ERR_MEMORY) return false;
+    if (!o->output.quiet)
         mti_print(stderr, "memtape generate: note: no token ends a text: %s\n", mt_last_error());
     mt_clear_error();
     return true;
@@ -50,16 +50,17 @@ static bool find_tokenizer(const mti_options *o, const mt_model_config *config, 
  * tokens are bytes, or come as they are. */
 static mt_module *load_model(const mti_options *o, mt_device *device, mt_tokenizer **t)
 {
+    const struct mti_generate_words *g = &o->generate;
     mt_model_config config = {0};
     bool adapted;
     mt_module *model = NULL;
-    if (mti_run_read_config(o->model_file, &config) && find_tokenizer(o, &config, t) &&
-        (*t || o->ids || mti_run_over_bytes(o->model_file, &config)) &&
-        mti_run_holds(o->model_file, &config) && check_room(o, device, &config))
-        model = mti_run_read_model(o->model_file, device, &config, &adapted);
-    if (model && (!o->adapter || mt_lora_load(o->adapter, model) == MT_OK) &&
-        (!o->merge || mt_lora_merge(model) == MT_OK) &&
-        quantize(o, model, (adapted || o->adapter) && !o->merge))
+    if (mti_run_read_config(g->model_file, &config) && find_tokenizer(o, &config, t) &&
+        (*t || g->ids || mti_run_over_bytes(g->model_file, &config)) &&
+        mti_run_holds(g->model_file, &config) && check_room(o, device, &config))
+        model = mti_run_read_model(g->model_file, device, &config, &adapted);
+    if (model && (!g->adapter || mt_lora_load(g->adapter, model) == MT_OK) &&
+        (!g->merge || mt_lora_merge(model) == MT_OK) &&
+        quantize(o, model, (adapted || g->adapter) && !g->merge))
         return model;
     mt_module_free(model);
     return NULL;
@@ -73,6 +74,7 @@ typedef struct span {
 
 typedef struct run {
     const mti_options *o;
+    const struct mti_generate_words *asked;
     mt_tokenizer *tokenizer; /* NULL: tokens are bytes, or numbers */
     mt_token_stream *stream; /* of what follows a prompt */
     mt_module *model;
@@ -91,7 +93,7 @@ static void report_speed(const run *r)
     mti_sheet sheet = mti_sheet_of(stderr);
     if (stats->tokens == 0) return;
     mti_inked(&sheet, MTI_DIM, "%lld %s, %s a second; ", (long long)stats->tokens,
-              r->o->ids || r->tokenizer ? "tokens" : "bytes",
+              r->asked->ids || r->tokenizer ? "tokens" : "bytes",
               MTI_SCALED(seconds > 0 ? (double)stats->tokens / seconds : 0));
     if (r->options.no_cache)
         mti_inked(&sheet, MTI_DIM, "no KV cache\n");
@@ -112,8 +114,9 @@ static bool take_token(void *user, int64_t token)
 {
     run *r = user;
     const unsigned char byte = (unsigned char)token;
-    const bool first = r->made++ == 0 && r->o->quiet, end = mti_ends_text(r->tokenizer, token);
-    if (r->o->ids) return (r->ok = write_id(token, first)) && !end;
+    const bool first = r->made++ == 0 && r->o->output.quiet,
+               end = mti_ends_text(r->tokenizer, token);
+    if (r->asked->ids) return (r->ok = write_id(token, first)) && !end;
     if (end) return false;
     if (r->tokenizer && !mt_tokenizer_token(r->tokenizer, token, NULL))
         return true; /* a row that only fills the vocabulary up has no text */
@@ -138,7 +141,7 @@ static bool end_text(run *r)
 static bool write_prompt(run *r, span prompt, const char *text)
 {
     bool ok = true;
-    if (r->o->quiet) return true;
+    if (r->o->output.quiet) return true;
     if (text) return mti_written_as_is(&r->written, text);
     for (size_t i = 0; ok && i < prompt.n; i++) ok = write_id(prompt.at[i], i == 0);
     return ok;
@@ -150,8 +153,8 @@ static bool continue_prompt(run *r, span prompt, const char *text)
     mt_generate_stats stats;
     r->made = 0, r->ok = true;
     bool ok = write_prompt(r, prompt, text) &&
-              mti_sample(r->model, prompt.at, prompt.n, r->o->tokens, &r->options, take_token, r,
-                         &stats) &&
+              mti_sample(r->model, prompt.at, prompt.n, r->asked->tokens, &r->options, take_token,
+                         r, &stats) &&
               end_text(r) && r->ok;
     if (ok) mti_generated_add(&r->stats, &stats), fputc('\n', stdout), fflush(stdout);
     return ok;
@@ -208,7 +211,7 @@ static bool generate_rows(group *g, const span *prompts, size_t width, const int
     for (size_t i = 0; rows && i < n; i++)
         memcpy(rows + (i + 1) * width - prompts[i].n, prompts[i].at, prompts[i].n * sizeof *rows);
     options.lengths = lengths;
-    bool ok = rows && mt_generate(r->model, g->n, (int64_t)width, rows, r->o->tokens, &options,
+    bool ok = rows && mt_generate(r->model, g->n, (int64_t)width, rows, r->asked->tokens, &options,
                                   take_tokens, g, &stats) == MT_OK;
     mti_free(rows);
     if (!ok) return false;
@@ -219,7 +222,7 @@ static bool generate_rows(group *g, const span *prompts, size_t width, const int
 
 static bool fit_context(const run *r, size_t longest)
 {
-    const int64_t context = mt_model_config_of(r->model)->context, n = r->o->tokens;
+    const int64_t context = mt_model_config_of(r->model)->context, n = r->asked->tokens;
     return (longest <= (size_t)context && n <= context - (int64_t)longest) ||
            mti_fail_bool(MT_ERR_ARGUMENT,
                          "--batch: %lld tokens after a prompt of %zu are more than the context, "
@@ -236,7 +239,7 @@ static bool continue_together(run *r, const span *prompts, const char *const *te
     if (!fit_context(r, width)) return false;
     int64_t *lengths = mti_calloc(n, sizeof *lengths);
     g.ended = mti_calloc(n, sizeof *g.ended);
-    g.made = mti_calloc(n * (size_t)r->o->tokens + 1, sizeof *g.made);
+    g.made = mti_calloc(n * (size_t)r->asked->tokens + 1, sizeof *g.made);
     bool ok = lengths && g.ended && g.made;
     for (size_t i = 0; ok && i < n; i++) lengths[i] = (int64_t)prompts[i].n;
     r->made = 0, r->ok = true;
@@ -261,7 +264,8 @@ static bool encode(const run *r, const char *text, mti_prompts *prompts)
 
 static bool find_prompts(const run *r, const char *const *texts, size_t n, mti_prompts *prompts)
 {
-    if (r->o->ids) return mti_prompts_read(prompts, r->o->ids, mt_model_config_of(r->model)->vocab);
+    if (r->asked->ids)
+        return mti_prompts_read(prompts, r->asked->ids, mt_model_config_of(r->model)->vocab);
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) ok = encode(r, texts[i], prompts);
     return ok;
@@ -271,12 +275,13 @@ static bool continue_all(run *r)
 {
     static const char *const lines[] = {"\n"};
     const mti_options *o = r->o;
-    const char *const *texts = o->ids         ? NULL
-                               : o->prompts.n ? (const char *const *)o->prompts.at
+    const struct mti_generate_words *g = r->asked;
+    const char *const *texts = g->ids         ? NULL
+                               : g->prompts.n ? (const char *const *)g->prompts.at
                                               : lines;
-    const size_t side_by_side = o->given[MTI_O_BATCH] ? (size_t)o->workload.batch : 1;
+    const size_t side_by_side = mti_is_given(o, MTI_O_BATCH) ? (size_t)o->workload.batch : 1;
     mti_prompts prompts = {0};
-    bool ok = find_prompts(r, texts, o->prompts.n ? o->prompts.n : 1, &prompts);
+    bool ok = find_prompts(r, texts, g->prompts.n ? g->prompts.n : 1, &prompts);
     const size_t n = prompts.ends.n;
     span *at = ok ? mti_calloc(n, sizeof *at) : NULL;
     for (size_t i = 0, from = 0; at && i < n; from = prompts.ends.at[i++])
@@ -294,21 +299,23 @@ static bool continue_all(run *r)
 
 int mti_generate(const mti_options *o)
 {
+    const struct mti_generate_words *g = &o->generate;
     mt_device *device = mti_open_device(&o->workload);
     run r = {.o = o,
-             .options = {.temperature = o->temperature,
-                         .top_k = o->top_k,
-                         .top_p = o->top_p,
-                         .repetition_penalty = o->repetition_penalty,
+             .asked = g,
+             .options = {.temperature = g->temperature,
+                         .top_k = g->top_k,
+                         .top_p = g->top_p,
+                         .repetition_penalty = g->repetition_penalty,
                          .seed = o->workload.seed,
-                         .no_cache = o->kv_cache == MTI_KV_NONE,
-                         .cache = o->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
-                                                             : (mt_kv_form)o->kv_cache},
+                         .no_cache = g->kv_cache == MTI_KV_NONE,
+                         .cache = g->kv_cache == MTI_KV_NONE ? MT_KV_PREALLOCATED
+                                                             : (mt_kv_form)g->kv_cache},
              .written = mti_written_to(o)};
     r.model = device ? load_model(o, device, &r.tokenizer) : NULL;
     if (r.model && r.tokenizer) r.stream = mt_token_stream_new(r.tokenizer, true);
     bool ok = r.model && (!r.tokenizer || r.stream) && continue_all(&r);
-    if (ok && !o->quiet) report_speed(&r);
+    if (ok && !o->output.quiet) report_speed(&r);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(o);
     mti_written_free(&r.written);
     mt_token_stream_free(r.stream);
@@ -320,10 +327,10 @@ int mti_generate(const mti_options *o)
 
 static bool check_words(mti_options *o)
 {
-    for (size_t i = 0; i < o->stop.n; i++)
-        if (!*o->stop.at[i])
+    for (size_t i = 0; i < o->generate.stop.n; i++)
+        if (!*o->generate.stop.at[i])
             return mti_options_refuse(o, "--stop: the text is empty; without it nothing stops");
-    return o->model_file ||
+    return o->generate.model_file ||
            mti_options_refuse(o,
                               "--model is missing; give a file that `memtape train --save` wrote, "
                               "or a folder with a config.json and model.safetensors");

@@ -51,7 +51,6 @@ static json_t *options_json(void)
     }
     for (int v = 0; v < MTI_VERB_COUNT; v++) {
         mti_option_defaults(&o, mti_verb_rules_of((mti_verb)v));
-        o.workload.config = o.given_config;
         for (int id = 0; id < MTI_OPTION_COUNT; id++) {
             const mti_option_row *r = &mti_option_rows[id];
             json_t *defaults = json_object_get(json_array_get(options, (size_t)id), "defaults");

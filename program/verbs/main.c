@@ -131,8 +131,8 @@ static void report_write_errors(void)
 static void print_notes(const mti_options *o)
 {
     const mti_sheet sheet = mti_sheet_of(stderr);
-    if (!o->quiet) mti_keys_tell(o, stderr);
-    if (!*o->notes || o->quiet) return;
+    if (!o->output.quiet) mti_keys_tell(o, stderr);
+    if (!*o->notes || o->output.quiet) return;
     mti_print(stderr, "%s:\n", o->workload.name);
     mti_print_lines(&sheet, MTI_PLAIN, o->notes);
 }

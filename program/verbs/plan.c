@@ -8,21 +8,23 @@ static bool print_whole(const void *report, FILE *out) { return mti_print_plan(r
 
 static bool print_text(const mti_plan_result *p, const mti_options *o)
 {
-    return o->show ? mti_show_sections(o->show, print_whole, p, stdout)
-                   : mti_print_plan(p, o->verbose, stdout);
+    return o->output.show ? mti_show_sections(o->output.show, print_whole, p, stdout)
+                          : mti_print_plan(p, o->output.verbose, stdout);
 }
 
 static bool write_reports(const mti_plan_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || print_text(p, o)) &&
-           mti_write_object(mti_describe_plan, p, o->json, o->html, "plan of", o->workload.name) &&
-           (!o->svg || mti_draw_budget(&p->budget, o->svg));
+           mti_write_object(mti_describe_plan, p, o->output.json, o->output.html, "plan of",
+                            o->workload.name) &&
+           (!o->output.svg || mti_draw_budget(&p->budget, o->output.svg));
 }
 
 /* Other budgets are searched where they are shown: of many layers that takes most of the time. */
 static bool find_front(mti_plan_result *p, const mti_options *o)
 {
-    bool shown = o->json || o->html || o->svg || ((o->verbose || o->show) && mti_wants_text(o));
+    bool shown = o->output.json || o->output.html || o->output.svg ||
+                 ((o->output.verbose || o->output.show) && mti_wants_text(o));
     return !o->workload.budget || !shown || mti_budget_find_front(&p->budget);
 }
 
@@ -45,8 +47,8 @@ int mti_planner(const mti_options *o)
 {
     mti_plan_result p;
     mti_plan_options asked = o->plan;
-    if (!o->given[MTI_O_KV]) asked.kv = -1;
-    if (o->given[MTI_O_GPUS]) asked.devices = o->fit.gpus;
+    if (!mti_is_given(o, MTI_O_KV)) asked.kv = -1;
+    if (mti_is_given(o, MTI_O_GPUS)) asked.devices = o->gpu.n;
     bool ok = mti_plan_make(&p, &o->workload, &asked) && find_front(&p, o) && write_reports(&p, o);
     int status = ok ? conclude(&p) : mti_report_failure(o);
     mti_plan_free(&p);
@@ -56,7 +58,7 @@ int mti_planner(const mti_options *o)
 static bool check(mti_options *o)
 {
     const int64_t context = o->workload.config.context, kv = o->plan.kv;
-    return !o->given[MTI_O_KV] || kv <= context - o->workload.seq ||
+    return !mti_is_given(o, MTI_O_KV) || kv <= context - o->workload.seq ||
            mti_options_refuse(
                o, "--kv %lld: with --seq %lld that is longer than the model's context, %lld",
                (long long)kv, (long long)o->workload.seq, (long long)context);

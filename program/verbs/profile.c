@@ -19,24 +19,22 @@ static void title_of(char buf[MTI_TITLE], const mti_profile_result *p)
     mti_title(buf, MTI_TITLE, name, &w, 1);
 }
 
-/* What --json writes; NULL if nobody asks for it. */
-static json_t *object_of(const mti_options *o, mti_describe *describe, const mti_profile_object *p)
-{
-    return o->json || o->html ? mti_json_of(describe, p) : NULL;
-}
-
-/* Also after a failed step, up to the failure. object: see object_of; it is taken over. */
-static bool write_files(const mti_profile_result *p, json_t *object, const mti_options *o)
+/* Also after a failed step, up to the failure, `event`. */
+static bool write_files(const mti_profile_result *p, mti_describe *describe, size_t event,
+                        const struct mti_output *out)
 {
     char title[MTI_TITLE];
     const mti_timeline *t = &p->measured.timeline;
+    const mti_profile_object shown = {p, out->timeline, event};
+    json_t *object = out->json || out->html ? mti_json_of(describe, &shown) : NULL;
     title_of(title, p);
     bool ok =
-        (!o->json || mti_json_write(json_incref(object), o->json) == MT_OK) &&
-        (!o->html || mti_html_write_profile(p, title, json_incref(object), o->html) == MT_OK) &&
-        (!o->svg || mti_timeline_draw(t, title, o->svg) == MT_OK) &&
-        (!o->trace || mti_timeline_write_trace(t, o->trace) == MT_OK) &&
-        (!o->snapshot || mti_snapshot_write(t, mt_device_kind(p->device), o->snapshot) == MT_OK);
+        (!out->json || mti_json_write(json_incref(object), out->json) == MT_OK) &&
+        (!out->html || mti_html_write_profile(p, title, json_incref(object), out->html) == MT_OK) &&
+        (!out->svg || mti_timeline_draw(t, title, out->svg) == MT_OK) &&
+        (!out->trace || mti_timeline_write_trace(t, out->trace) == MT_OK) &&
+        (!out->snapshot ||
+         mti_snapshot_write(t, mt_device_kind(p->device), out->snapshot) == MT_OK);
     json_decref(object);
     return ok;
 }
@@ -48,15 +46,14 @@ static bool print_whole(const void *report, FILE *out)
 
 static bool print_text(const mti_profile_result *p, const mti_options *o)
 {
-    return o->show ? mti_show_sections(o->show, print_whole, p, stdout)
-                   : mti_print_profile(p, o->timeline, o->verbose, stdout);
+    return o->output.show ? mti_show_sections(o->output.show, print_whole, p, stdout)
+                          : mti_print_profile(p, o->output.timeline, o->output.verbose, stdout);
 }
 
 static bool write_reports(const mti_profile_result *p, const mti_options *o)
 {
     return (!mti_wants_text(o) || print_text(p, o)) &&
-           write_files(
-               p, object_of(o, mti_describe_profile, &(mti_profile_object){p, o->timeline, 0}), o);
+           write_files(p, mti_describe_profile, 0, &o->output);
 }
 
 /* Reports the failure and, if memory ran out, what held it. */
@@ -70,11 +67,9 @@ static int report_failure(mti_profile_result *p, const mti_options *o)
     char text[512];
     snprintf(text, sizeof text, "%s", mt_last_error());
     mt_clear_error(); /* reported; the reports may fail for other reasons */
-    bool ok =
-        mti_profile_find_requirement(p) &&
-        (!mti_wants_text(o) || mti_print_refusal(p, event, o->verbose, stdout)) &&
-        write_files(
-            p, object_of(o, mti_describe_refused, &(mti_profile_object){p, o->timeline, event}), o);
+    bool ok = mti_profile_find_requirement(p) &&
+              (!mti_wants_text(o) || mti_print_refusal(p, event, o->output.verbose, stdout)) &&
+              write_files(p, mti_describe_refused, event, &o->output);
     if (!ok) return mti_report_failure(o);
     mti_fail(MT_ERR_MEMORY, "%s", text);
     return status;
@@ -140,10 +135,10 @@ int mti_profile(const mti_options *o)
     mti_profile_result p = {0};
     mti_workload w = o->workload;
     mt_gpu gpu;
-    if (o->outside && !mti_find_gpu(o, &gpu)) return mti_report_failure(o);
-    if (o->outside) count_workspaces(&w, &gpu);
-    bool ok = mti_profile_make(&p, &w, MTI_ON_META, o->inference);
-    if (ok && o->outside) add_outside(&p, &gpu);
+    if (o->output.outside && !mti_find_gpu(o, &gpu)) return mti_report_failure(o);
+    if (o->output.outside) count_workspaces(&w, &gpu);
+    bool ok = mti_profile_make(&p, &w, MTI_ON_META, o->output.inference);
+    if (ok && o->output.outside) add_outside(&p, &gpu);
     ok = ok && write_reports(&p, o);
     int status = ok ? conclude(&p, o) : report_failure(&p, o);
     mti_profile_free(&p);
@@ -173,11 +168,12 @@ static bool report_together(const mti_options *o, const mti_rank_run *r,
 {
     json_t *object = NULL;
     mt_group group = mt_comm_group(o->world);
-    if (o->json && !mti_together_gather(o->world, mti_rank_run_json(r, o->timeline), &object))
+    if (o->output.json &&
+        !mti_together_gather(o->world, mti_rank_run_json(r, o->output.timeline), &object))
         return false;
     if (group.rank > 0) return true;
     return (!mti_wants_text(o) || mti_print_together(&o->workload, all, group.ranks, stdout)) &&
-           (!object || mti_json_write(object, o->json) == MT_OK);
+           (!object || mti_json_write(object, o->output.json) == MT_OK);
 }
 
 /* Whether what was measured is what was predicted. */

@@ -94,7 +94,7 @@ static char *settings_text(const mti_trainer *t, double val_fraction)
     char hash[32];
     json_t *j = json_object();
     mti_option_defaults(&o, &mti_train_rules);
-    o.workload = t->workload, o.train = t->settings, o.val_fraction = val_fraction;
+    o.workload = t->workload, o.train.settings = t->settings, o.train.val_fraction = val_fraction;
     put_options(j, &o);
     if (t->memory_hooks.scaler) mti_json_put(j, "scaler", scaler_json(t->memory_hooks.scaler));
     if (t->best > 0) put_real(j, BEST_KEY, t->best);
@@ -132,7 +132,8 @@ bool mti_run_can_save(const char *option, const char *path, bool folders)
 {
     struct stat st;
     char folder[4096];
-    size_t n = strlen(path);
+    size_t n = path ? strlen(path) : 0;
+    if (!path) return true;
     bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     while (folders && n > 1 && path[n - 1] == '/') n--; /* one that is to be made */
     size_t cut = n; /* behind the last slash; 0: there is none */
@@ -249,7 +250,7 @@ static bool read_options(const json_t *j, mti_options *o)
         const json_t *chosen = json_object_get(memory, r->name);
         key_of(r, key);
         const bool always = r->run == MTI_RUN_ALWAYS;
-        if (o->given[id] || !(always || (r->run && chosen))) continue;
+        if (mti_is_given(o, id) || !(always || (r->run && chosen))) continue;
         if (!read_option(always ? json_object_get(j, key) : chosen, o, r, always ? key : r->name))
             return false;
     }
@@ -268,20 +269,20 @@ static bool read_fingerprint(const json_t *j, uint64_t *fingerprint)
 static bool read_data(const json_t *j, mti_options *o)
 {
     const json_t *data = json_object_get(j, DATA_KEY), *path = json_object_get(j, TOKENIZER_KEY);
-    const bool given = o->data.n > 0;
+    const bool given = o->train.data.n > 0;
     for (size_t i = 0; !given && i < json_array_size(data); i++) {
         const char *text = json_string_value(json_array_get(data, i));
         const char *kept = text ? mti_intern(text) : NULL;
         if (!text) return damaged(DATA_KEY);
-        if (!kept || !MTI_PUSH(&o->data, kept)) return false;
+        if (!kept || !MTI_PUSH(&o->train.data, kept)) return false;
     }
-    if (!o->data.n)
+    if (!o->train.data.n)
         return mti_fail_bool(MT_ERR_ARGUMENT,
                              "the file does not say what the run learnt from; give "
                              "it with --data");
     if (path && !json_is_string(path)) return damaged(TOKENIZER_KEY);
-    if (path) o->train.folder = mti_intern(json_string_value(path));
-    return !path || o->train.folder;
+    if (path) o->train.settings.folder = mti_intern(json_string_value(path));
+    return !path || o->train.settings.folder;
 }
 
 bool mti_run_tokenizer(const char *path, const mt_model_config *config, mt_tokenizer **t)

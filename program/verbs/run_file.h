@@ -12,9 +12,9 @@
 bool mti_run_save(mti_trainer *t, const char *path, double val_fraction, char *where, size_t size);
 /* A run's settings as its file has them, to be compared and mti_freed; NULL on failure. */
 char *mti_run_settings(const mti_options *o);
-/* Whether a file can be created at `path`, or in it if it is a folder and `folders` are allowed, or
- * with them a folder whose name ends with a slash:
- * checked before the work, not after it. */
+/* Whether a file can be created at `path` (NULL: none is), or in it if it is a folder and `folders`
+ * are allowed, or with them a folder whose name ends with a slash: checked before the work, not
+ * after it. */
 bool mti_run_can_save(const char *option, const char *path, bool folders);
 /* Reads the settings into the options that were not given on the command line, the text's paths
  * among them, and the config.

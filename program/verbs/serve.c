@@ -23,13 +23,14 @@ static forms forms_of(const mti_options *o)
                .weights = {MTI_WEIGHTS_PLAIN, MTI_WEIGHTS_INT8, MTI_WEIGHTS_NF4, MTI_WEIGHTS_MXFP4},
                .n_caches = 2,
                .caches = {MT_KV_PREALLOCATED, MT_KV_8BIT}};
-    if (o->given[MTI_O_SERVE_WEIGHTS]) f.n_weights = 1, f.weights[0] = o->weights;
-    if (o->given[MTI_O_KV_CACHE]) f.n_caches = 1, f.caches[0] = (mt_kv_form)o->kv_cache;
+    if (mti_is_given(o, MTI_O_SERVE_WEIGHTS)) f.n_weights = 1, f.weights[0] = o->generate.weights;
+    if (mti_is_given(o, MTI_O_KV_CACHE))
+        f.n_caches = 1, f.caches[0] = (mt_kv_form)o->generate.kv_cache;
     int64_t asked = o->workload.seq, context = o->workload.config.context;
     const int64_t around[MTI_SERVE_LENGTHS] = {asked / 16, asked / 4, asked, asked * 4, asked * 16};
     for (int i = 0; i < MTI_SERVE_LENGTHS; i++) {
-        bool wanted =
-            i == 2 || (!o->given[MTI_O_SEQ] && around[i] >= SHORTEST && around[i] <= context);
+        bool wanted = i == 2 || (!mti_is_given(o, MTI_O_SEQ) && around[i] >= SHORTEST &&
+                                 around[i] <= context);
         if (i == 2) f.asked = f.n_lengths;
         if (wanted) f.lengths[f.n_lengths++] = around[i];
     }
@@ -66,9 +67,9 @@ static void begin_row(const mti_options *o, table *t, size_t i)
                                .weights = mti_weights_format(weights),
                                .cache = row->cache,
                                .positions = f->lengths[k],
-                               .at_once = o->at_once,
+                               .at_once = o->serve.at_once,
                                .tensor = o->workload.parallel.tensor,
-                               .exact = o->exact};
+                               .exact = o->serve.exact};
 }
 
 /* What does not fit is measured without a capacity: how much it would take. */
@@ -76,8 +77,8 @@ static bool measure_users(const mti_options *o, const table *t, size_t i)
 {
     mti_serve_row *row = &t->report->rows[i];
     const mt_serve_options *asked = &t->options[i * t->forms->n_lengths + t->forms->asked];
-    size_t room = o->users <= row->needs[t->forms->asked].sequences ? t->report->capacity : 0;
-    return !o->users || mt_serve_measure(asked, o->users, room, &row->users) == MT_OK;
+    size_t room = o->serve.users <= row->needs[t->forms->asked].sequences ? t->report->capacity : 0;
+    return !o->serve.users || mt_serve_measure(asked, o->serve.users, room, &row->users) == MT_OK;
 }
 
 static bool measure_table(const mti_options *o, table *t, size_t n)
@@ -86,7 +87,7 @@ static bool measure_table(const mti_options *o, table *t, size_t n)
     const size_t cells = n * t->forms->n_lengths;
     for (size_t i = 0; i < n; i++) begin_row(o, t, i);
     mti_progress_begin(&t->progress, stderr, 0, (int64_t)cells, (int64_t)cells,
-                       o->quiet || !mti_sheet_of(stderr).live);
+                       o->output.quiet || !mti_sheet_of(stderr).live);
     bool ok = mti_serve_most_of_many(t->options, cells, s->capacity, t->needs, say_done, t);
     for (size_t i = 0; ok && i < n; i++) ok = measure_users(o, t, i);
     mti_progress_end(&t->progress);
@@ -114,7 +115,7 @@ static bool measure(const mti_options *o, mti_serve_report *s)
 static bool find_memory(const mti_options *o, mt_gpu *gpu, mti_serve_report *s)
 {
     s->capacity = o->workload.device.capacity;
-    if (!o->fit.gpu) return true;
+    if (!o->gpu.name) return true;
     if (!mti_find_gpu(o, gpu)) return false;
     s->gpu = gpu;
     size_t aside = mti_kept_aside(o, gpu, s->gpus);
@@ -130,12 +131,12 @@ int mti_serve(const mti_options *o)
     mt_gpu gpu;
     const int64_t gpus = o->workload.parallel.tensor;
     mti_serve_report s = {.workload = &o->workload,
-                          .at_once = o->at_once,
-                          .users = o->users,
+                          .at_once = o->serve.at_once,
+                          .users = o->serve.users,
                           .gpus = gpus ? gpus : 1};
     bool ok = find_memory(o, &gpu, &s) && measure(o, &s) &&
               (!mti_wants_text(o) || mti_print_serve(&s, stdout)) &&
-              (!o->json || mti_json_write(mti_json_of(mti_describe_serve, &s), o->json) == MT_OK);
+              mti_json_write_of(mti_describe_serve, &s, o->output.json);
     int status = !ok ? mti_report_failure(o) : mti_serve_fits(&s) ? MTI_EXIT_OK : MTI_EXIT_FAILED;
     mti_free(s.needs);
     mti_free(s.rows);
@@ -151,11 +152,7 @@ static bool check(mti_options *o)
                                   "MODEL: a %s does not generate from left to right; give a gpt, a "
                                   "llama, a preset or a path to a config.json of one",
                                   mt_model_kind_name(kind));
-    if (o->given[MTI_O_SERVE_WEIGHTS] && o->weights == MTI_WEIGHTS_MXFP4 &&
-        !o->workload.config.experts)
-        return mti_options_refuse(
-            o, "--weights mxfp4 is for experts' weights, and MODEL has none; give nf4");
-    return o->given[MTI_O_GPU] || o->given[MTI_O_CAPACITY] ||
+    return mti_is_given(o, MTI_O_GPU) || mti_is_given(o, MTI_O_CAPACITY) ||
            mti_options_refuse(o, "--gpu is missing; give a kind, such as h100, or --capacity");
 }
 

@@ -20,7 +20,7 @@ static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result
     for (size_t i = 0; i < rows->n; i++)
         entries[i] = (mti_sweep_entry){.label = rows->at[i].label,
                                        .workload = rows->at[i].options.workload,
-                                       .steps = rows->at[i].options.train.steps};
+                                       .steps = rows->at[i].options.train.settings.steps};
     bool ok = mti_sweep_run(entries, rows->n, results,
                             &(mti_sweep_listener){live ? show_turn : NULL, rows}, MTI_ON_META);
     if (live) fputs("\r\x1b[K", stderr);
@@ -29,10 +29,10 @@ static bool run(mti_sweep_rows *rows, mti_sweep_entry *entries, mti_sweep_result
 
 static bool report(const mti_sweep_result *results, size_t n, const mti_options *o)
 {
-    return (mti_wants_json(o) || mti_print_sweep(results, n, o->quiet, stdout)) &&
-           mti_write_object(mti_describe_sweep, &(mti_sweep_object){results, n}, o->json, o->html,
-                            "sweep of", o->workload.name) &&
-           (!o->svg || mti_draw_sweep(results, n, o->workload.name, o->svg));
+    return (mti_wants_json(o) || mti_print_sweep(results, n, o->output.quiet, stdout)) &&
+           mti_write_object(mti_describe_sweep, &(mti_sweep_object){results, n}, o->output.json,
+                            o->output.html, "sweep of", o->workload.name) &&
+           (!o->output.svg || mti_draw_sweep(results, n, o->workload.name, o->output.svg));
 }
 
 int mti_sweep(const mti_options *options)
@@ -44,7 +44,7 @@ int mti_sweep(const mti_options *options)
     if (!ok) mti_fail_around(failures, MT_ERR_ARGUMENT, "%s", o.error);
     mti_sweep_entry *entries = ok ? mti_calloc(rows.n, sizeof *entries) : NULL;
     mti_sweep_result *results = entries ? mti_calloc(rows.n, sizeof *results) : NULL;
-    ok = results && run(&rows, entries, results, o.quiet) && report(results, rows.n, &o);
+    ok = results && run(&rows, entries, results, o.output.quiet) && report(results, rows.n, &o);
     int status = ok ? MTI_EXIT_OK : mti_report_failure(&o);
     mti_free(results);
     mti_free(entries);
@@ -52,6 +52,6 @@ int mti_sweep(const mti_options *options)
     return status;
 }
 
-static void set_defaults(mti_options *o) { o->train.steps = 5; }
+static void set_defaults(mti_options *o) { o->train.settings.steps = 5; }
 
 const mti_verb_rules mti_sweep_rules = {.verb = MTI_SWEEP, .defaults = set_defaults};

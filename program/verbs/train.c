@@ -91,9 +91,10 @@ static bool prints(const run *r) { return !r->o.world || mt_comm_group(r->o.worl
 /* Defaults that depend on other options; a resumed run keeps its own. */
 static void fill_defaults(mti_options *o)
 {
-    if (!o->given[MTI_O_LR]) o->train.lr = mti_optimizer_row_of(o->workload.optimizer)->params.lr;
-    if (!o->given[MTI_O_MIN_LR]) o->train.min_lr = o->train.lr / 10;
-    if (!o->given[MTI_O_WARMUP]) o->train.warmup = o->train.steps / 20;
+    mti_train_settings *s = &o->train.settings;
+    if (!mti_is_given(o, MTI_O_LR)) s->lr = mti_optimizer_row_of(o->workload.optimizer)->params.lr;
+    if (!mti_is_given(o, MTI_O_MIN_LR)) s->min_lr = s->lr / 10;
+    if (!mti_is_given(o, MTI_O_WARMUP)) s->warmup = s->steps / 20;
 }
 
 /* Two steps on meta: the first one makes the optimizer's state. */
@@ -102,7 +103,7 @@ static mt_status rehearse(void *user, mt_device *device, const mt_budget_plan *b
     const run *r = user;
     mti_trainer t = {0};
     mti_workload w = r->o.workload;
-    mti_train_settings settings = r->o.train;
+    mti_train_settings settings = r->o.train.settings;
     settings.from = NULL; /* any weights will do */
     w.memory.budget = budget;
     bool ok = mti_device_pretend(device, &w.device) &&
@@ -153,9 +154,9 @@ static void note_event(void *user, const mt_mem_event *event)
 
 static bool begin_snapshot(run *r)
 {
-    if (!r->o.snapshot) return true;
-    r->snapshot =
-        mti_snapshot_begin(r->o.snapshot, mt_device_kind(r->device), mt_device_has_data(r->device));
+    if (!r->o.output.snapshot) return true;
+    r->snapshot = mti_snapshot_begin(r->o.output.snapshot, mt_device_kind(r->device),
+                                     mt_device_has_data(r->device));
     if (r->snapshot) r->observer = mt_mem_add_observer(r->device, note_event, r);
     if (r->observer) return true;
     mti_snapshot_abandon(r->snapshot);
@@ -190,7 +191,7 @@ static bool predict(run *r)
     mti_trainer t = {0};
     mti_workload w = r->o.workload;
     w.device = mti_device_twin(&w.device);
-    mti_train_settings settings = r->o.train;
+    mti_train_settings settings = r->o.train.settings;
     settings.from = NULL; /* any weights will do */
     mt_device *meta = mti_device_make(&w.device);
     bool ok = meta && mti_trainer_make(&t, meta, &w, &settings, &r->corpus) &&
@@ -207,8 +208,9 @@ static bool predict(run *r)
 static bool make_trainer(run *r)
 {
     if (!find_budget(r) || (r->o.world && !predict(r))) return false;
-    bool ok = mti_train_ranks_share_room(&r->o, &r->figures, open_device(r)) && begin_snapshot(r) &&
-              mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train, &r->corpus);
+    bool ok =
+        mti_train_ranks_share_room(&r->o, &r->figures, open_device(r)) && begin_snapshot(r) &&
+        mti_trainer_make(&r->trainer, r->device, &r->o.workload, &r->o.train.settings, &r->corpus);
     r->trainer.world = r->o.world;
     return ok;
 }
@@ -216,16 +218,17 @@ static bool make_trainer(run *r)
 /* In tokens if the model is from a folder with a tokenizer, else in bytes. */
 static bool load_text(run *r)
 {
+    const struct mti_train_words *asked = &r->o.train;
     const mt_model_config *c = &r->o.workload.config;
-    const char *from = r->o.train.folder;
+    const char *from = asked->settings.folder;
     mt_tokenizer *t = NULL;
-    if (!mti_corpus_load(&r->corpus, r->o.data.n, r->o.data.at, r->o.val_fraction, false) ||
+    if (!mti_corpus_load(&r->corpus, asked->data.n, asked->data.at, asked->val_fraction, false) ||
         (from && !mti_tokenizer_find(from, c, &t)))
         return false;
     bool ok = t ? mti_corpus_encode(&r->corpus, t)
-                : mti_run_over_bytes(from          ? from
-                                     : r->o.resume ? r->o.resume
-                                                   : "the model",
+                : mti_run_over_bytes(from            ? from
+                                     : asked->resume ? asked->resume
+                                                     : "the model",
                                      c);
     mt_tokenizer_free(t);
     return ok;
@@ -233,54 +236,57 @@ static bool load_text(run *r)
 
 static bool resume(run *r)
 {
+    const struct mti_train_words *t = &r->o.train;
     uint64_t fingerprint;
-    r->file = mt_safetensors_open(r->o.resume);
+    r->file = mt_safetensors_open(t->resume);
     bool ok = r->file && mti_run_read_settings(r->file, &r->o, &fingerprint) &&
               mti_run_fits(r->file, &r->o) && load_text(r) && make_trainer(r) &&
               mti_run_restore(r->file, &r->trainer);
     mt_safetensors_free(r->file);
     r->file = NULL;
     if (!ok) return false;
-    if (r->trainer.step > r->o.train.steps)
+    if (r->trainer.step > t->settings.steps)
         return mti_fail_bool(
             MT_ERR_ARGUMENT,
             "--steps %lld: the run in %s has made %lld steps; give that many or more",
-            (long long)r->o.train.steps, r->o.resume, (long long)r->trainer.step);
+            (long long)t->settings.steps, t->resume, (long long)r->trainer.step);
     if (fingerprint != r->corpus.fingerprint && prints(r))
         fputs("memtape train: note: the text is not the one this run began with\n", stderr);
-    if (!r->o.quiet)
-        mti_print(stdout, "resumed from %s at step %lld of %lld\n", r->o.resume,
-                  (long long)r->trainer.step, (long long)r->o.train.steps);
+    if (!r->o.output.quiet)
+        mti_print(stdout, "resumed from %s at step %lld of %lld\n", t->resume,
+                  (long long)r->trainer.step, (long long)t->settings.steps);
     return true;
 }
 
 /* The model of the file that --from names; options given override its config. */
 static bool read_base_config(mti_options *o)
 {
+    mti_train_settings *s = &o->train.settings;
     mt_model_config config;
-    o->train.reader = &mti_run_weights;
-    const bool foreign = mti_run_is_foreign(o->train.from);
-    bool ok = mti_run_read_config(o->train.from, &config);
-    char *whole = foreign ? mti_path_from_root(o->train.from) : NULL; /* resumed from anywhere */
-    if (foreign) ok = ok && whole && (o->train.folder = mti_intern(whole));
+    s->reader = &mti_run_weights;
+    const bool foreign = mti_run_is_foreign(s->from);
+    bool ok = mti_run_read_config(s->from, &config);
+    char *whole = foreign ? mti_path_from_root(s->from) : NULL; /* resumed from anywhere */
+    if (foreign) ok = ok && whole && (s->folder = mti_intern(whole));
     mti_free(whole);
     /* the context of such a model may be longer than any text */
-    if (ok && !o->given[MTI_O_SEQ] && (!foreign || config.context < o->workload.seq))
+    if (ok && !mti_is_given(o, MTI_O_SEQ) && (!foreign || config.context < o->workload.seq))
         o->workload.seq = config.context;
     if (ok && !mti_options_config(o, &config)) ok = mti_fail_bool(MT_ERR_ARGUMENT, "%s", o->error);
-    return ok && mti_run_holds(o->train.from, &o->workload.config);
+    return ok && mti_run_holds(s->from, &o->workload.config);
 }
 
 static bool start(run *r)
 {
     fill_defaults(&r->o);
-    return (!r->o.train.from || read_base_config(&r->o)) && load_text(r) && make_trainer(r);
+    return (!r->o.train.settings.from || read_base_config(&r->o)) && load_text(r) &&
+           make_trainer(r);
 }
 
 static void introduce(const run *r)
 {
     const mti_workload *w = &r->o.workload;
-    const mti_train_settings *s = &r->o.train;
+    const mti_train_settings *s = &r->o.train.settings;
     const mt_model_config *c = &w->config;
     const mti_memory_options *memory = &w->memory;
     int64_t n_trained;
@@ -331,7 +337,8 @@ static void show_progress(run *r)
     char text[160] = "";
     mt_mem_stats stats;
     mt_mem_get_stats(r->device, &stats);
-    double tokens = (double)(r->o.workload.batch * r->o.train.accumulate * r->o.workload.seq);
+    double tokens =
+        (double)(r->o.workload.batch * r->o.train.settings.accumulate * r->o.workload.seq);
     if (mt_device_has_data(r->device))
         mti_append(text, sizeof text, "loss %.4f  %s tok/s  ", r->trainer.loss,
                    MTI_SCALED(tokens / r->step_s));
@@ -340,24 +347,24 @@ static void show_progress(run *r)
     mti_progress_step(&r->progress, r->trainer.step, text);
 }
 
-static bool saves(const mti_options *o) { return o->save || o->save_adapter; }
+static bool saves(const mti_options *o) { return o->train.save || o->train.save_adapter; }
 static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 static bool save(run *r)
 {
     char where[4096];
-    const mti_options *o = &r->o;
+    const struct mti_train_words *t = &r->o.train;
     long long step = (long long)r->trainer.step;
-    if (o->save) {
-        if (!mti_run_save(&r->trainer, o->save, o->val_fraction, where, sizeof where)) return false;
+    if (t->save) {
+        if (!mti_run_save(&r->trainer, t->save, t->val_fraction, where, sizeof where)) return false;
         mti_progress_say(&r->progress, "saved %s at step %lld", where, step);
     }
-    if (o->save_adapter) {
-        mt_status status = o->world
-                               ? mt_stage_save_lora(o->save_adapter, &r->trainer.stage, o->world)
-                               : mt_lora_save(o->save_adapter, r->trainer.model);
+    if (t->save_adapter) {
+        mt_status status = r->o.world
+                               ? mt_stage_save_lora(t->save_adapter, &r->trainer.stage, r->o.world)
+                               : mt_lora_save(t->save_adapter, r->trainer.model);
         if (status != MT_OK) return false;
-        mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", o->save_adapter,
+        mti_progress_say(&r->progress, "saved the adapters in %s at step %lld", t->save_adapter,
                          step);
     }
     r->saved_at = r->trainer.step;
@@ -366,9 +373,10 @@ static bool save(run *r)
 
 static bool save_best(run *r, double bits)
 {
+    const struct mti_train_words *t = &r->o.train;
     char where[4096];
     r->trainer.best = bits;
-    if (!mti_run_save(&r->trainer, r->o.save_best, r->o.val_fraction, where, sizeof where))
+    if (!mti_run_save(&r->trainer, t->save_best, t->val_fraction, where, sizeof where))
         return false;
     mti_progress_say(&r->progress, "saved %s, the best so far", where);
     return true;
@@ -380,7 +388,7 @@ static bool evaluate(run *r)
     if (!mti_trainer_held_out(&r->trainer, EVAL_BYTES, &bits)) return false;
     mti_progress_say(&r->progress, "step %lld  held-out bits per byte %.4f",
                      (long long)r->trainer.step, bits);
-    return !r->o.save_best || (r->trainer.best > 0 && !(bits < r->trainer.best)) ||
+    return !r->o.train.save_best || (r->trainer.best > 0 && !(bits < r->trainer.best)) ||
            save_best(r, bits);
 }
 
@@ -410,13 +418,15 @@ static void watch(run *r)
 static bool train(run *r)
 {
     const mti_options *o = &r->o;
-    int64_t every = o->train.steps / 20;
-    mti_progress_begin(&r->progress, stdout, r->trainer.step, o->train.steps, every, o->quiet);
+    const struct mti_train_words *t = &o->train;
+    int64_t every = t->settings.steps / 20;
+    mti_progress_begin(&r->progress, stdout, r->trainer.step, t->settings.steps, every,
+                       o->output.quiet);
     r->scaled_before = mt_scaler_get(r->trainer.memory_hooks.scaler).steps;
     bool ok = (!o->world || mti_trainer_begin_watch(&r->trainer)) &&
-              (!o->record_routing ||
+              (!t->record_routing ||
                mti_recorder_start(&r->recorder, r->trainer.model, &o->workload.config));
-    while (r->trainer.step < o->train.steps && should_continue(r, &ok)) {
+    while (r->trainer.step < t->settings.steps && should_continue(r, &ok)) {
         double began = mti_now();
         ok = mti_trainer_step(&r->trainer);
         double took = mti_now() - began;
@@ -424,21 +434,22 @@ static bool train(run *r)
         if (!ok) break;
         watch(r);
         show_progress(r);
-        if (ok && due(r->trainer.step, o->eval_every)) ok = evaluate(r);
-        if (ok && due(r->trainer.step, o->save_every)) ok = save(r);
+        if (ok && due(r->trainer.step, t->eval_every)) ok = evaluate(r);
+        if (ok && due(r->trainer.step, t->save_every)) ok = save(r);
     }
     mti_progress_end(&r->progress);
     if (r->trainer.ledger) end_watch(&r->trainer, r->figures.measured);
     if (!o->world) r->stopped_by = (int)interrupted;
-    return ok && (!o->record_routing || mti_recorder_write(&r->recorder, o->record_routing)) &&
+    return ok && (!t->record_routing || mti_recorder_write(&r->recorder, t->record_routing)) &&
            (!saves(o) || r->saved_at == r->trainer.step || save(r));
 }
 
 /* After a signal. */
 static int report_signal(const run *r)
 {
-    const char *what = r->o.save ? "the run is saved: go on with --resume"
-                       : r->o.save_adapter
+    const struct mti_train_words *t = &r->o.train;
+    const char *what = t->save ? "the run is saved: go on with --resume"
+                       : t->save_adapter
                            ? "the adapters are saved, the run is not, as no --save was given"
                            : "nothing is saved, as no --save was given";
     if (prints(r))
@@ -461,10 +472,11 @@ static void report_memory(const run *r)
 static bool save_hf(run *r)
 {
     const mti_options *o = &r->o;
-    if (!o->save_hf) return true;
+    const struct mti_train_words *t = &o->train;
+    if (!t->save_hf) return true;
     if (o->workload.memory.lora_rank && mt_lora_merge(r->trainer.model) != MT_OK) return false;
-    if (mt_model_save(o->save_hf, r->trainer.model, o->train.folder) != MT_OK) return false;
-    if (!o->quiet) mti_print(stdout, "wrote the model to %s\n", o->save_hf);
+    if (mt_model_save(t->save_hf, r->trainer.model, t->settings.folder) != MT_OK) return false;
+    if (!o->output.quiet) mti_print(stdout, "wrote the model to %s\n", t->save_hf);
     return true;
 }
 
@@ -475,7 +487,7 @@ static bool evaluate_all(run *r)
         if (!r->o.world) report_memory(r);
         return true;
     }
-    if (r->trainer.memory_hooks.scaler && !r->o.quiet) {
+    if (r->trainer.memory_hooks.scaler && !r->o.output.quiet) {
         mt_scaler_state scaler = mt_scaler_get(r->trainer.memory_hooks.scaler);
         mti_print(stdout, "loss scale %g at the end; %lld of %lld steps skipped\n", scaler.scale,
                   (long long)scaler.skipped, (long long)(scaler.steps + scaler.skipped));
@@ -511,16 +523,17 @@ static int fail(const run *r)
 static bool begin(run *r)
 {
     mti_options *o = &r->o;
-    if (!prints(r) || mti_wants_json(o)) o->quiet = true;
+    const struct mti_train_words *t = &o->train;
+    if (!prints(r) || mti_wants_json(o)) o->output.quiet = true;
     if (o->world && !mti_train_ranks_place(o, &r->figures)) return false;
-    if ((o->save && !mti_run_can_save("save", o->save, true)) ||
-        (o->save_adapter && !mti_run_can_save("save-adapter", o->save_adapter, !o->world)))
+    if (!mti_run_can_save("save", t->save, true) ||
+        !mti_run_can_save("save-adapter", t->save_adapter, !o->world) ||
+        !mti_run_can_save("save-hf", t->save_hf, true) ||
+        !mti_run_can_save("save-best", t->save_best, false))
         return false;
-    if ((o->save_hf && !mti_run_can_save("save-hf", o->save_hf, true)) ||
-        (o->save_best && !mti_run_can_save("save-best", o->save_best, false)))
-        return false;
-    if (!(o->resume ? resume(r) : start(r))) return false;
-    return !o->save_hf || (o->train.folder && mti_is_folder(o->train.folder)) ||
+    if (!(t->resume ? resume(r) : start(r))) return false;
+    const char *folder = t->settings.folder;
+    return !t->save_hf || (folder && mti_is_folder(folder)) ||
            mti_fail_bool(MT_ERR_ARGUMENT, "--save-hf: the model is not from a folder with a "
                                           "config.json; give one with --from");
 }
@@ -538,7 +551,7 @@ int mti_train(const mti_options *options)
     run r = {.o = *options, .saved_at = -1};
     int status = begin_all(&r);
     bool ok = status == MTI_EXIT_OK;
-    if (ok && !r.o.quiet) introduce(&r);
+    if (ok && !r.o.output.quiet) introduce(&r);
     catch_signals();
     if (r.o.world && saves(&r.o)) outlive_watcher();
     if (ok && !(ok = train(&r))) status = fail(&r);

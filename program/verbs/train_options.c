@@ -5,16 +5,17 @@
 
 static void set_defaults(mti_options *o)
 {
-    o->workload.batch = 16, o->workload.seq = 128, o->train.steps = 1000;
+    o->workload.batch = 16, o->workload.seq = 128, o->train.settings.steps = 1000;
     o->workload.optimizer = MTI_OPT_DEFAULT;
-    mt_model_preset(TRAINED, &o->given_config);
+    mt_model_preset(TRAINED, &o->workload.config);
 }
 
 static bool check_words(mti_options *o)
 {
-    if (o->data.n == 0 && !o->resume)
+    if (o->train.data.n == 0 && !o->train.resume)
         return mti_options_refuse(o, "--data is missing; give a file to learn from");
-    if (!o->resume && !o->train.from && !o->workload.preset) o->workload.preset = TRAINED;
+    if (!o->train.resume && !o->train.settings.from && !o->workload.preset)
+        o->workload.preset = TRAINED;
     return true;
 }
 
@@ -25,7 +26,7 @@ static bool complete(mti_options *o, mt_model_config *base)
             o, "--preset: \"%.80s\" predicts masked tokens, not the next; give a gpt or a llama",
             o->workload.preset);
     base->vocab = 256; /* bytes */
-    if (!o->given[MTI_O_SEQ]) o->workload.seq = base->context;
+    if (!mti_is_given(o, MTI_O_SEQ)) o->workload.seq = base->context;
     base->context = o->workload.seq;
     return true;
 }

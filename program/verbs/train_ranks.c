@@ -107,7 +107,7 @@ void mti_train_ranks_introduce(const mti_workload *w)
     if (h.expert > 1)
         printf(", %lld have %lld of the %lld experts each", (long long)h.expert,
                (long long)(w->config.experts / h.expert), (long long)w->config.experts);
-    if (h.zero) printf("; ZeRO %d", h.zero);
+    if (h.zero) printf("; ZeRO %lld", (long long)h.zero);
     printf("\n");
 }
 
@@ -134,11 +134,11 @@ bool mti_train_ranks_report(const mti_options *o, mti_rank_figures *f, const mti
     mti_parallel_times(h, &f->in_comms, &f->hidden);
     mti_rank_figures *all = mti_calloc((size_t)group.ranks, sizeof *all);
     bool ok = all && mti_comm_share(o->world, f, sizeof *f, all) &&
-              (!o->json ||
+              (!o->output.json ||
                mti_together_gather(o->world, mti_json_of(mti_describe_training, &own), &object));
     if (ok && group.rank == 0)
-        ok = (o->quiet || print_all(o, all)) &&
-             (!object || mti_json_write(object, o->json) == MT_OK);
+        ok = (o->output.quiet || print_all(o, all)) &&
+             (!object || mti_json_write(object, o->output.json) == MT_OK);
     mti_free(all);
     return ok;
 }

@@ -19,8 +19,8 @@ void mti_written_free(mti_written *w)
 static size_t find_stop(const mti_written *w)
 {
     size_t at = w->text.n;
-    for (size_t i = 0; i < w->o->stop.n; i++) {
-        const char *stop = w->o->stop.at[i];
+    for (size_t i = 0; i < w->o->generate.stop.n; i++) {
+        const char *stop = w->o->generate.stop.at[i];
         const unsigned char *found =
             memmem(w->text.at + w->out, w->text.n - w->out, stop, strlen(stop));
         if (found && (size_t)(found - w->text.at) < at) at = (size_t)(found - w->text.at);
@@ -31,8 +31,8 @@ static size_t find_stop(const mti_written *w)
 /* Whether the n last bytes may begin one of --stop. */
 static bool may_stop(const mti_written *w, size_t n)
 {
-    for (size_t i = 0; i < w->o->stop.n; i++) {
-        const char *stop = w->o->stop.at[i];
+    for (size_t i = 0; i < w->o->generate.stop.n; i++) {
+        const char *stop = w->o->generate.stop.at[i];
         if (n < strlen(stop) && !memcmp(w->text.at + w->text.n - n, stop, n)) return true;
     }
     return false;

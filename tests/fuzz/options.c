@@ -43,7 +43,7 @@ static void check(const mti_options *o)
     if (o->help) return;
     if (o->verb == MTI_SWEEP) check_sweep(o);
     bool builds = o->verb == MTI_PROFILE || o->verb == MTI_EXPLAIN || o->verb == MTI_PLAN ||
-                  (o->verb == MTI_TRAIN && !o->resume && !o->train.from);
+                  (o->verb == MTI_TRAIN && !o->train.resume && !o->train.settings.from);
     if (builds) check_model(o);
 }
 

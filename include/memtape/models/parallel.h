@@ -99,7 +99,7 @@ typedef struct mt_parallel {
      * and those that divide the experts are neighbours among all t d c ranks, each with its own
      * shard of the sequence (Megatron-LM's expert tensor parallelism). Needs `sequence`. */
     int64_t expert_tensor;
-    int zero;      /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
+    int64_t zero;  /* ZeRO stage: splits 1 optimizer state, 2 also gradients, 3 also parameters */
     unsigned fsdp; /* flags of mt_fsdp, with ZeRO 3 */
     /* With ZeRO 3's blocks. replicas: the ranks with the same shard of the model are so many
      * groups, of which each has all shards, and which sum their sums (HSDP). reduce_inputs: so many

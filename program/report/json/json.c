@@ -176,6 +176,11 @@ json_t *mti_json_of(mti_describe *describe, const void *object)
     return described(describe, object, 0);
 }
 
+bool mti_json_write_of(mti_describe *describe, const void *object, const char *path)
+{
+    return !path || mti_json_write(mti_json_of(describe, object), path) == MT_OK;
+}
+
 void mti_field_object(mti_fields *f, const char *key, mti_describe *describe, const void *object)
 {
     bool made = !f->note && !f->left_out;

@@ -223,7 +223,7 @@ void mti_print_rank(const mti_workload *w, const mti_measurement *m, const mti_s
 bool mti_print_states(const mti_workload *w, const mti_measurement *m, const mti_sheet *to)
 {
     if (!w->ranked) return true;
-    mti_heading(to, "From step to step, ZeRO stage %d", w->parallel.zero);
+    mti_heading(to, "From step to step, ZeRO stage %lld", (long long)w->parallel.zero);
     mti_table *t = mti_table_new("rl", NULL);
     const struct {
         size_t bytes;

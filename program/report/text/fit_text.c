@@ -143,7 +143,7 @@ static void print_trained(const mti_fit_report *f, const mti_sheet *to)
     if (!p->source) return;
     if (h->interleave > 1) mti_format(parts, sizeof parts, "/%lld", (long long)h->interleave);
     if (h->expert > 1) mti_format(ep, sizeof ep, ", ep %lld", (long long)h->expert);
-    if (h->data > 1) mti_format(zero, sizeof zero, ", zero %d", h->zero);
+    if (h->data > 1) mti_format(zero, sizeof zero, ", zero %lld", (long long)h->zero);
     mti_format(text, sizeof text,
                "published: %lld GPUs, tp %lld%s, pp %lld%s, dp %lld%s%s, %lld x %lld x %lld "
                "tokens, %s recomputed (%s); measured here with this optimizer, as 1F1B: %.1f GiB, "
@@ -216,7 +216,7 @@ static void how_text(char *how, size_t n, const mt_fit_setup *s)
         if (ranks[i].value > 1)
             mti_append(how, n, "%s%s %lld", *how ? ", " : "", ranks[i].name,
                        (long long)ranks[i].value);
-    if (h->data > 1 && h->zero) mti_append(how, n, ", zero %d", h->zero);
+    if (h->data > 1 && h->zero) mti_append(how, n, ", zero %lld", (long long)h->zero);
 }
 
 static kind_texts texts_of(const mti_fit_kind *k)
@@ -369,7 +369,7 @@ static void add_row(mti_table *t, const mti_fit_report *f, const char *with, con
     if (x->shards) mti_table_cell(t, "%lld", (long long)h->context);
     mti_table_cell(t, "%lld", (long long)h->data);
     if (x->experts) mti_table_cell(t, "%lld", (long long)h->expert);
-    mti_table_cell(t, h->data * h->context > 1 ? "%d" : "-", h->zero);
+    mti_table_cell(t, h->data * h->context > 1 ? "%lld" : "-", (long long)h->zero);
     mti_table_cell(t, "%lld x %lld", (long long)h->microbatches, (long long)s->microbatch);
     mti_table_cell(t, "%s", s->checkpoint);
     mti_table_cell(t, "%s", s->offload);

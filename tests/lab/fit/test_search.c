@@ -103,7 +103,7 @@ static void try(const mti_fit_task *task, const mt_fit_result *r, const mti_poli
                  "ruled out",
                  (int)s.parallel.tensor, (int)s.parallel.pipeline, (int)s.parallel.interleave,
                  (int)s.parallel.context, (int)s.parallel.data, (int)s.parallel.expert,
-                 s.parallel.zero, s.checkpoint, s.offload, (int)s.parallel.microbatches,
+                 (int)s.parallel.zero, s.checkpoint, s.offload, (int)s.parallel.microbatches,
                  (int)s.microbatch, s.time.total);
 }
 

@@ -77,7 +77,7 @@ static void describe(const mti_workload *w, char *text, size_t size)
     snprintf(text, size,
              "tp %d cp %d dp %d pp %d zero %d, %d x %d of %s in %s; %d threads, capacity %zu, "
              "expandable %d, granule %zu, reclaim %d",
-             (int)h->tensor, (int)h->context, (int)h->data, (int)h->pipeline, h->zero,
+             (int)h->tensor, (int)h->context, (int)h->data, (int)h->pipeline, (int)h->zero,
              (int)w->batch, (int)w->seq, mt_model_kind_name(w->config.kind),
              mt_dtype_name(w->config.dtype), (int)d->threads, d->capacity, d->expandable,
              d->granule, d->reclaim);

@@ -18,11 +18,11 @@ static void its_value_reaches_its_field(void **state)
     (void)state;
     mti_options o;
     assert_true(parse(&o, &generates, "--planted", "5"));
-    assert_true(o.given[MTI_O_PLANTED]);
-    assert_int_equal(o.tokens, 5);
+    assert_true(mti_is_given(&o, MTI_O_PLANTED));
+    assert_int_equal(o.generate.tokens, 5);
     mti_options_free(&o);
     assert_true(parse(&o, &generates, "--planted-too", "6"));
-    assert_int_equal(o.tokens, 6);
+    assert_int_equal(o.generate.tokens, 6);
     mti_options_free(&o);
 }
 
