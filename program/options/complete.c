@@ -122,10 +122,6 @@ bool mti_options_config(mti_options *o, const mt_model_config *base)
     c = o->workload.config;
     if (whole && o->workload.seq > c.context && !pass_context(o)) return false;
     c.context = o->workload.config.context;
-    if (attends && !c.head_dim && c.hidden % c.heads)
-        return mti_options_refuse(
-            o, "--hidden %lld is not a multiple of --heads %lld; the heads share it evenly",
-            (long long)c.hidden, (long long)c.heads);
     if (mt_model_config_check(&c) != MT_OK) return mti_options_refuse_as(o, "");
     const mt_lora_options lora = mti_adapters_of(&o->workload.memory);
     if (lora.rank && !mti_lora_check(&c, &lora)) return mti_options_refuse_as(o, "--lora-targets");

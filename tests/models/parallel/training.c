@@ -157,9 +157,9 @@ double mtt_difference(const mtt_training *a, const mtt_training *b)
 void mtt_show(const char *model, const mt_parallel *h, double difference, const char *from)
 {
     print_message(
-        "%-12s t %lld%s c %lld d %lld zero %d p %lld/%lld, %lld microbatches: %.1e from %s\n",
+        "%-12s t %lld%s c %lld d %lld zero %lld p %lld/%lld, %lld microbatches: %.1e from %s\n",
         model, (long long)at_least_1(h->tensor), h->sequence ? " sp" : "",
-        (long long)at_least_1(h->context), (long long)at_least_1(h->data), h->zero,
+        (long long)at_least_1(h->context), (long long)at_least_1(h->data), (long long)h->zero,
         (long long)at_least_1(h->pipeline), (long long)at_least_1(h->interleave),
         (long long)at_least_1(h->microbatches), difference, from);
 }

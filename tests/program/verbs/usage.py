@@ -158,7 +158,7 @@ refused(["--checkpoint selective", "linear"], "profile", "linear", "--checkpoint
 refused(["MODEL:out-act", "block", "mlp"], "profile", "block:out-act=sigmoid")
 refused(["--layers", "block", "gpt"], "profile", "block", "--layers", "2")
 refused(["--ffn", "attention"], "explain", "attention", "--ffn", "7")
-refused(["--hidden 10", "--heads 3"], "profile", "block", "-d", "10", "-a", "3")
+refused(["--heads: config: heads is 3", "divisor of hidden, 10"], "profile", "block", "-d", "10", "-a", "3")
 refused(["--inplace", "gelu", "relu"], "profile", "mlp", "--inplace")
 refused(["--seq", "1025", "1024"], "profile", "gpt2", "-s", "1025")
 refused(["--qlora", "needs --from"], "train", "--data", __file__, "--qlora")
