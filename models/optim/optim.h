@@ -3,6 +3,7 @@
 #ifndef MTI_OPTIM_OPTIM_H
 #define MTI_OPTIM_OPTIM_H
 
+#include "memtape/ops.h"
 #include "nn/nn.h"
 #include "optim/optimizers.h"
 #include "tensor/tensor.h"
@@ -11,6 +12,13 @@
  * its state tensors, all in that type, by new ones. p->step is 1 at the first; state is 0 then. */
 typedef bool mti_opt_tensors(const mti_opt_params *p, double decay, mt_tensor *g, mt_tensor **x,
                              mt_tensor **state);
+
+/* A new tensor, a x + b y */
+static inline mt_tensor *mti_mixed(double a, mt_tensor *x, double b, mt_tensor *y)
+{
+    MT_AUTO mt_tensor *ax = mt_mul_scalar(x, a), *by = mt_mul_scalar(y, b);
+    return mt_add(ax, by);
+}
 
 typedef struct mti_opt_rule {
     const char *name;
@@ -28,8 +36,6 @@ mti_opt_tensors mti_muon_tensors;
 bool mti_muon_step(mt_device *device, const mti_opt_params *p, int n, const mti_opt_item *items);
 
 /* ---- rules.c ---- */
-/* A new tensor, a x + b y */
-mt_tensor *mti_mixed(double a, mt_tensor *x, double b, mt_tensor *y);
 #define RULE(id, ...) extern const mti_opt_rule mti_rule_##id;
 #define OPTIMIZER(...)
 #include "optim/optimizers.def"

@@ -9,12 +9,6 @@
 
 /* ---- rules ---- */
 
-mt_tensor *mti_mixed(double a, mt_tensor *x, double b, mt_tensor *y)
-{
-    MT_AUTO mt_tensor *ax = mt_mul_scalar(x, a), *by = mt_mul_scalar(y, b);
-    return mt_add(ax, by);
-}
-
 /* A new tensor of 1 and -1; what is 0 or NaN is its own sign. */
 static mt_tensor *sign_of(mt_tensor *x)
 {

@@ -31,8 +31,6 @@ bool mti_shares_batch(const mti_options *o)
 bool mti_wants_json(const mti_options *o) { return o->output.json && !strcmp(o->output.json, "-"); }
 bool mti_wants_text(const mti_options *o) { return !o->output.quiet && !mti_wants_json(o); }
 
-bool mti_is_given(const mti_options *o, mti_option id) { return o->chosen[id] == MTI_BY_WORD; }
-
 static int64_t at_least_1(int64_t n) { return n ? n : 1; }
 static bool one_forward(const mt_parallel *h) { return h->pipeline <= 1 && h->microbatches <= 1; }
 /* A fit that is not told tries several. */

@@ -192,7 +192,10 @@ void mti_options_free(mti_options *o);
 /* Sets one option of a sweep's row; value NULL or "yes" sets a flag, "no" clears it. Options for
  * the whole sweep, such as --json, are refused. */
 bool mti_options_set(mti_options *o, const char *name, const char *value);
-bool mti_is_given(const mti_options *o, mti_option id);
+static inline bool mti_is_given(const mti_options *o, mti_option id)
+{
+    return o->chosen[id] == MTI_BY_WORD;
+}
 /* Whether any option asks for one rank of several. */
 bool mti_is_rank(const mti_options *o);
 /* Whether one GPU trains by itself; whether several may have the same parameters, of which each
