@@ -37,6 +37,7 @@ mti_verb mti_verb_find(const char *name)
 #define META     (V(PLAN) | V(FIT) | V(SERVE) | V(COMPARE)) /* run on meta only */
 #define SHAPED   (BUILDS | V(SERVE))                        /* what a forward alone depends on */
 #define ON_GPUS  (V(FIT) | V(SERVE))
+#define ON_A_GPU (V(PROFILE) | V(PLAN) | V(SWEEP))
 
 #define M(model) (1u << MT_MODEL_##model)
 #define WHOLE    (M(GPT) | M(BERT) | M(LLAMA))

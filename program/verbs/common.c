@@ -58,6 +58,37 @@ bool mti_complete_for_gpu(mti_options *o, mt_model_config *base)
     return true;
 }
 
+/* GPUs that a rank's division takes together. */
+static int64_t gpus_of(const mt_parallel *h)
+{
+    const int64_t n[] = {h->data, h->tensor, h->context, h->pipeline};
+    int64_t gpus = 1;
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++)
+        if (n[i]) gpus *= n[i];
+    return gpus;
+}
+
+bool mti_complete_within_gpu(mti_options *o, mt_model_config *base)
+{
+    mt_gpu gpu;
+    if (!mti_complete_for_gpu(o, base)) return false;
+    if (!o->gpu.name || mti_is_given(o, MTI_O_CAPACITY)) return true;
+    if (!mti_find_gpu(o, &gpu)) {
+        mti_options_refuse(o, "--%.900s", mt_last_error()); /* it begins with "gpu" */
+        mt_clear_error();
+        return false;
+    }
+    const size_t aside = mti_kept_aside(o, &gpu, gpus_of(&o->workload.parallel));
+    if (aside >= gpu.memory)
+        return mti_options_refuse(o, "--gpu: keep-aside is %zu bytes; %s has %zu", aside, gpu.name,
+                                  gpu.memory);
+    o->workload.device.capacity = gpu.memory - aside;
+    mti_append(o->notes, sizeof o->notes,
+               "%s has %s, of which %s are kept aside for CUDA and to spare\n", gpu.name,
+               MTI_BYTES(gpu.memory), MTI_BYTES(aside));
+    return true;
+}
+
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus)
 {
     return mti_is_given(o, MTI_O_CAPACITY)     ? gpu->memory - o->workload.device.capacity

@@ -64,4 +64,5 @@ static bool check(mti_options *o)
                (long long)kv, (long long)o->workload.seq, (long long)context);
 }
 
-const mti_verb_rules mti_plan_rules = {.verb = MTI_PLAN, .check = check};
+const mti_verb_rules mti_plan_rules = {
+    .verb = MTI_PLAN, .check = check, .complete = mti_complete_within_gpu};

@@ -145,6 +145,8 @@ int mti_profile(const mti_options *o)
     return status;
 }
 
+const mti_verb_rules mti_profile_rules = {.verb = MTI_PROFILE, .complete = mti_complete_within_gpu};
+
 /* ---- one of several ranks ---- */
 
 /* Whether all ranks have made the same model of MODEL, which may be a file. */

@@ -54,4 +54,5 @@ int mti_sweep(const mti_options *options)
 
 static void set_defaults(mti_options *o) { o->train.settings.steps = 5; }
 
-const mti_verb_rules mti_sweep_rules = {.verb = MTI_SWEEP, .defaults = set_defaults};
+const mti_verb_rules mti_sweep_rules = {
+    .verb = MTI_SWEEP, .defaults = set_defaults, .complete = mti_complete_within_gpu};

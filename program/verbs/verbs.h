@@ -12,7 +12,7 @@
 int mti_profile_together(const mti_options *o); /* each of several ranks */
 
 extern const mti_verb_rules mti_train_rules, mti_generate_rules, mti_explain_rules, mti_sweep_rules,
-    mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;
+    mti_profile_rules, mti_plan_rules, mti_fit_rules, mti_serve_rules, mti_compare_rules;
 const mti_verb_rules *mti_verb_rules_of(mti_verb verb);
 /* Verbs, options and their defaults, recipes, presets and GPUs as one JSON object, for programs
  * that read it. False: no memory. */
@@ -22,6 +22,8 @@ bool mti_help_json(FILE *out);
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu);
 /* Takes f16 for bf16 that was not asked for, on a GPU that multiplies none, and notes it. */
 bool mti_complete_for_gpu(mti_options *o, mt_model_config *base);
+/* And takes its memory, less what is kept aside, as the capacity, unless that is given. */
+bool mti_complete_within_gpu(mti_options *o, mt_model_config *base);
 size_t mti_kept_aside(const mti_options *o, const mt_gpu *gpu, int64_t gpus);
 /* Restarts the program if OpenBLAS has better kernels for this CPU than it chose. False, with a
  * message, if there was no memory for it. */

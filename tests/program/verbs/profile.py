@@ -388,8 +388,31 @@ def outside_rows():
     cpu = profile("gpt", "--outside", "--device", "cpu")["outside"]
     equal([row["side"] for row in cpu["rows"]], ["outside", "uncounted", "if captured"], "the CPU has no cuBLAS")
     equal(cpu["total"], cpu["reserved"] + 300 * MIB + 64 * MIB, "and what is not counted is added")
-    refused(["--gpu needs --outside"], "profile", "gpt2", "--gpu", "h100")
     refused(["gpu", "h100"], "profile", "gpt2", "--outside", "--gpu", "h1000")
+
+
+def a_gpu_is_a_capacity():
+    """--gpu NAME is the memory that fit has of it; what is given wins."""
+    MIB = 1 << 20
+    fitted = json.loads(run("fit", "gpt2", "--gpu", "rtx3060", "--json", "-").stdout)
+    capacity, memory = fitted["capacity"], fitted["capacity"] + fitted["kept_aside"]
+    p = run("profile", "gpt2", "-b", 4, "--gpu", "rtx3060")
+    check(f"Fits in {capacity / 2 ** 30:.2f}".rstrip("0") in p.stdout, f"profile: {p.stdout[:900]}")
+    check("rtx3060 has" in p.stderr and "kept aside" in p.stderr, f"profile: {p.stderr}")
+    exact = profile("gpt2", "-b", 4, "--gpu", "rtx3060")
+    equal(exact["capacity"], capacity, "the capacity")
+    equal(profile("gpt2", "-b", 4, "--gpu", f"rtx3060:keep-aside={600 * MIB}B")["capacity"], memory - 600 * MIB, "keep-aside")
+    equal(profile("gpt2", "-b", 4, "--gpu", "rtx3060", "--capacity", "8GiB")["capacity"], 8 << 30, "what is given wins")
+    equal(exact["steady"], profile("gpt2", "-b", 4)["steady"], "the steps are the same")
+    ranks = profile("gpt2", "--gpu", "rtx3060", "--tp", 2)["capacity"]
+    equal(capacity - ranks, 544 * MIB, "NCCL's share")
+    check("f16 on meta" in run("profile", "gpt2", "--gpu", "t4").stdout, "a T4 multiplies no bf16")
+    equal(run("profile", "gpt2", "-b", 16, "--gpu", "rtx3060").returncode, 1, "it does not fit")
+    rows = json.loads(run("sweep", "gpt2", "-b", 16, "--over", "gpu=rtx3060,rtx4090", "--json", "-").stdout)["rows"]
+    equal([bool(row["out_of_memory"]) for row in rows], [True, False], "a sweep over cards")
+    check("rtx3060 has" in run("plan", "gpt2", "--gpu", "rtx3060").stderr, "plan")
+    refused(["--gpu", "h1000", "did you mean h100"], "profile", "gpt2", "--gpu", "h1000")
+    refused(["--gpu", "keep-aside", "rtx3060"], "profile", "gpt2", "--gpu", "rtx3060:keep-aside=30GiB")
 
 
 def keys_are_those_documented():
@@ -440,5 +463,5 @@ def outputs():
 
 
 {"published": published, "quick": lambda: (sizes_of_a_paper(), any_choice(1, 60), any_memory_options(2, 60), steady_state(), no_gradient_in_a_checkpoint(), logits_in_chunks(), small_networks(), inference(), optimizers(), the_answer_comes_first(), sections_are_shown(), a_screen_of_80_columns(),
-                                           outside_rows(), keys_are_those_documented(), outputs())}[sys.argv[1]]()
+                                           outside_rows(), a_gpu_is_a_capacity(), keys_are_those_documented(), outputs())}[sys.argv[1]]()
 done()
