@@ -16,7 +16,8 @@ static bool check(const mt_device *device, int64_t batch, int64_t seq, const cha
     if (batch < 1 || seq < 1 || batch > INT32_MAX || seq > INT32_MAX)
         return mti_fail_bool(MT_ERR_ARGUMENT, "rank_measure: batch %lld, seq %lld; need at least 1",
                              (long long)batch, (long long)seq);
-    return mti_choose("rank_measure: checkpoint", presets, 4, checkpoint) >= 0;
+    return mti_choose("rank_measure: checkpoint", presets, sizeof presets / sizeof *presets,
+                      checkpoint) >= 0;
 }
 
 /* The formula that a profile has, too. */
