@@ -233,6 +233,7 @@ static mti_dims textbook(const mti_dims *s)
     c->attention_cap = 0;
     c->window = 0;
     c->dropout = 0.1;
+    c->branch_dropout = false;
     c->dtype = MT_BF16;
     c->ops = (mt_op_choices){0};
     return t;
@@ -295,6 +296,7 @@ static const struct choice {
     {"sliding windows: queries see fewer keys", {"window"}},
     {"sinks: a logit of each head in the softmax's sum", {"sinks"}},
     {"soft capping of the scores: their tanh", {"attention_cap"}},
+    {"dropout after attention and MLP alone", {"branch_dropout"}},
     {"no dropout: no masks, and no weights that it changed", {"dropout"}},
     {"floats of another size than 2 bytes", {"dtype"}},
     {"unfused swiglu: silu(gate) besides", {"swiglu"}},
