@@ -83,10 +83,9 @@ static bool is_slower(const layout *l, const mti_policy *p)
  * sequence are searched, and those may differ.) */
 static bool is_known(const mti_fit_task *task, const mt_parallel *h)
 {
-    int64_t least = h->pipeline > 2 ? h->pipeline : 2;
     bool searched = h->context == 1 || h->pipeline == 1;
     return task->known_batch && searched && task->known_batch % h->data == 0 &&
-           h->interleave == 1 && task->batch / h->data >= least;
+           h->interleave == 1 && task->batch / h->data >= mti_fit_fewest_in_flight(h);
 }
 
 /* Whether the states alone are too much. */
@@ -117,6 +116,7 @@ static bool explore_one(layout *l, int policy, int64_t microbatch)
     l->sending[policy] = seen.sending;
     if (seen.slow) return found->n_slower++, true;
     note_bounds(l, policy, &s, &seen);
+    if (seen.far) return found->n_larger++, true;
     if (s.fits && (l->fastest == 0 || s.time.total < l->fastest)) l->fastest = s.time.total;
     return MTI_PUSH(&found->setups, s);
 }

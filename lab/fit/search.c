@@ -125,7 +125,8 @@ static void search_free(search *s)
 
 typedef struct ordered {
     mt_parallel layout;
-    double least; /* seconds, or bytes */
+    double least;   /* seconds, or bytes */
+    int64_t tensor; /* the most come first; 0: in any order */
     size_t at;
 } ordered;
 
@@ -133,6 +134,7 @@ static int by_least(const void *x, const void *y)
 {
     const ordered *a = x, *b = y;
     int order = by_number(a->least, b->least);
+    if (!order) order = (b->tensor > a->tensor) - (b->tensor < a->tensor);
     return order ? order : by_size(a->at, b->at);
 }
 
@@ -150,7 +152,7 @@ static bool order_layouts(search *s)
     ordered *all = mti_calloc(n, sizeof *all);
     for (size_t i = 0; all && i < n; i++) {
         const mt_parallel *h = &s->layouts.at[i];
-        all[i] = (ordered){*h, least_of(s->task, h), i};
+        all[i] = (ordered){*h, least_of(s->task, h), s->task->nearest ? h->tensor : 0, i};
     }
     if (all) qsort(all, n, sizeof *all, by_least);
     for (size_t i = 0; all && i < n; i++) s->layouts.at[i] = all[i].layout;
@@ -158,15 +160,28 @@ static bool order_layouts(search *s)
     return all || !n;
 }
 
-/* The layout with the least states alone: one whose states are more than all that it needs is not
- * the nearest. */
+/* The nearest of those that fit in the host's memory and are not like `other`; NULL: there is none.
+ */
+static const mt_fit_setup *nearest_of(const mti_fit_found *found, const mt_fit_setup *other)
+{
+    const mt_fit_setup *nearest = NULL;
+    for (size_t i = 0; i < found->setups.n; i++) {
+        const mt_fit_setup *s = &found->setups.at[i];
+        if (s->fits_host && !(other && mti_fit_alike(s, other)) &&
+            (!nearest || s->reserved < nearest->reserved))
+            nearest = s;
+    }
+    return nearest;
+}
+
+/* Explores the layout with the least states alone. What is known to need more than its second kind
+ * of set-up is none of the two that an answer shows. */
 static bool explore_first(search *s, mti_fit_task *task)
 {
     if (!explore(s, 0, 1)) return false;
-    for (size_t i = 0; i < s->found[0].setups.n; i++) {
-        size_t reserved = s->found[0].setups.at[i].reserved;
-        if (!task->least || reserved < task->least) task->least = reserved;
-    }
+    const mt_fit_setup *one = nearest_of(s->found, NULL),
+                       *two = one ? nearest_of(s->found, one) : NULL;
+    task->least = two ? two->reserved : one ? one->reserved : 0;
     return true;
 }
 

@@ -40,7 +40,7 @@ typedef struct mti_fit_task {
     double bound; /* seconds of a step: what takes longer is not asked for; 0: everything is */
     bool any;     /* stop at the first layout in which something fits */
     bool nearest; /* nothing fits: measure what may come nearest, even if it is ruled out */
-    size_t least; /* least reserved bytes among the nearest; 0: none measured yet */
+    size_t least; /* reserved bytes of the nearest measured until now; 0: none is */
     int64_t known_batch; /* nothing fits with so many sequences; 0: not known */
     mti_fit_memo *memo;  /* NULL: none */
 } mti_fit_task;
@@ -109,7 +109,9 @@ typedef struct mti_fit_measured {
     size_t requested; /* the most, of both steps */
     int profiles;
     double sending; /* seconds, of the first stage; hardly depends on the microbatch */
-    bool slow;      /* the first stage alone takes longer than the bound; nothing else is known */
+    /* Nothing else is known: the first stage alone takes longer than the bound; something needs
+     * more than the nearest, of states that do not fit. */
+    bool slow, far;
 } mti_fit_measured;
 
 /* Measures s, whose parallel, checkpoint, offload and microbatch are set, and fills in the rest. */
@@ -118,6 +120,8 @@ bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured
 mti_workload mti_fit_workload(const mti_fit_task *task, const mt_fit_setup *s);
 /* Sets the FLOPs of a step of all ranks, by policy, and the states of the whole model. */
 bool mti_fit_measure_model(mti_fit_task *task);
+/* The fewest microbatches that have as much in flight as any more of them, without interleave. */
+int64_t mti_fit_fewest_in_flight(const mt_parallel *parallel);
 /* A lower bound of what stays on the neediest rank of this division from step to step. */
 size_t mti_fit_least_states(const mti_fit_task *task, const mt_parallel *parallel);
 

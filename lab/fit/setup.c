@@ -86,15 +86,31 @@ static void rate(const mti_fit_task *task, mt_fit_setup *s)
     s->mfu = task->model_flops / (s->time.total * (double)task->gpus * task->gpu.flops);
 }
 
+int64_t mti_fit_fewest_in_flight(const mt_parallel *h) { return h->pipeline > 2 ? h->pipeline : 2; }
+
+/* Measures the stage with fewer microbatches, which need no more than all. */
+static bool measure_few(const mti_fit_task *task, mt_fit_setup stage, mti_fit_measured *seen)
+{
+    const int64_t few = mti_fit_fewest_in_flight(&stage.parallel);
+    if (stage.parallel.microbatches < 2 * few) return true;
+    stage.parallel.microbatches = few;
+    return measure_stage(task, &stage, seen);
+}
+
 bool mti_fit_measure(const mti_fit_task *task, mt_fit_setup *s, mti_fit_measured *seen)
 {
+    const bool ruled_out = task->least && mti_fit_least_states(task, &s->parallel) > task->capacity;
     mt_fit_setup ends[2] = {*s, *s};
     int n = s->parallel.pipeline > 1 ? 2 : 1;
     *seen = (mti_fit_measured){0};
     ends[0].parallel.stage = 0;
     ends[1].parallel.stage = s->parallel.pipeline - 1;
     for (int i = 0; i < n; i++) {
+        if (ruled_out && !measure_few(task, ends[i], seen)) return false;
+        seen->far = ruled_out && seen->requested > task->least;
+        if (seen->far) return true;
         if (!measure_stage(task, &ends[i], seen)) return false;
+        seen->far = ruled_out && seen->requested > task->least;
         const mt_fit_time *t = &ends[0].time;
         if (i == 0) seen->sending = t->layers + t->context + t->experts + t->stages;
         seen->slow = n == 2 && i == 0 && task->bound > 0 && ends[0].time.total > task->bound;
