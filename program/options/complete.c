@@ -159,7 +159,9 @@ static bool refuse_model(mti_options *o, const char *name)
     }
     for (size_t i = 0; mt_model_preset_name(i) && n < MOST_MODELS; i++)
         names[n++] = mt_model_preset_name(i);
-    mti_meant(near, sizeof near, names, n, name);
+    *near = 0;
+    if (any) mti_presets_near(near, sizeof near, name);
+    if (!*near) mti_meant(near, sizeof near, names, n, name);
     return mti_options_refuse(
         o, "%s: unknown \"%.80s\"%s%s%s give %s%sa preset such as %s (docs/models.md has all)%s",
         any ? "MODEL" : "--preset", name, *near ? ", did you mean " : "", near, *near ? "?" : ";",

@@ -1,4 +1,5 @@
 /* model_names.c: models as people and Hugging Face name them. */
+#include <ctype.h>
 #include <string.h>
 #include <strings.h>
 #include "options/option_table.h"
@@ -174,4 +175,46 @@ const char *mti_preset_meant(const char *name, bool *in_fewer_bits)
         if (version) mti_append(text, sizeof text, "%s", version);
     }
     return preset;
+}
+
+/* Whether the preset begins with the family's letters, and one of its parts is the size. */
+static bool is_of_size(const char *preset, const char *family, size_t letters, const char *size)
+{
+    if (strncasecmp(preset, family, letters) != 0 || isalpha((unsigned char)preset[letters]))
+        return false;
+    for (const char *part = strchr(preset, '-'); part; part = strchr(part + 1, '-'))
+        if (!strncasecmp(part + 1, size, strlen(size)) &&
+            !isalnum((unsigned char)part[1 + strlen(size)]))
+            return true;
+    return false;
+}
+
+/* "llama3" is not how llama-33b begins. */
+static bool begins(const char *word, const char *preset)
+{
+    const char *rest = mti_after(word, preset);
+    return rest && !(isdigit((unsigned char)*rest) && isdigit((unsigned char)rest[-1]));
+}
+
+#define MOST_NEAR 4
+
+void mti_presets_near(char *out, size_t size, const char *name)
+{
+    size_t letters = 0;
+    while (isalpha((unsigned char)name[letters])) letters++;
+    const char *rest = name + letters + strspn(name + letters, "-_. /:");
+    const bool sized = rest > name + letters && isdigit((unsigned char)*rest) &&
+                       !strcasecmp(rest + strspn(rest, "0123456789."), "b");
+    const char *found[MOST_NEAR], *preset;
+    int n = 0;
+    for (size_t i = 0; letters > 2 && (preset = mt_model_preset_name(i)); i++) {
+        if (!begins(name, preset) && !(sized && is_of_size(preset, name, letters, rest))) continue;
+        if (n < MOST_NEAR) found[n] = preset;
+        n++;
+    }
+    const int named = n > MOST_NEAR ? MOST_NEAR - 1 : n;
+    *out = 0;
+    for (int i = 0; i < named; i++)
+        mti_append(out, size, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", found[i]);
+    if (named < n) mti_append(out, size, " or %d others", n - named);
 }

@@ -120,6 +120,8 @@ const char *mti_intern(const char *s);
 
 /* Whether two names differ only in case, blanks and - _ . / between. */
 bool mti_same_word(const char *a, const char *b);
+/* What of b follows on a, which may differ so from how b begins; NULL: b begins otherwise. */
+const char *mti_after(const char *a, const char *b);
 /* The position of the name, or of the only one that is the same word; -1: there is none. */
 int mti_find_word(const char *const *names, int n, const char *name);
 /* The position of name among names; -1 and an error that lists them and suggests what begins so, or

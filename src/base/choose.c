@@ -15,8 +15,7 @@ static char next_letter(const char **text)
     return **text ? (char)tolower((unsigned char)*(*text)++) : 0;
 }
 
-/* The first letter of b that a does not have; NULL: a does not begin b. */
-static const char *after(const char *a, const char *b)
+const char *mti_after(const char *a, const char *b)
 {
     for (char x; (x = next_letter(&a));)
         if (next_letter(&b) != x) return NULL;
@@ -25,7 +24,7 @@ static const char *after(const char *a, const char *b)
 
 bool mti_same_word(const char *a, const char *b)
 {
-    const char *rest = after(a, b);
+    const char *rest = mti_after(a, b);
     return rest && !next_letter(&rest);
 }
 
@@ -79,7 +78,7 @@ const char *mti_meant(char *out, size_t size, const char *const *names, int n, c
 {
     int found[MOST_MEANT], k = 0;
     for (int i = 0; strlen(word) > 1 && i < n && k <= MOST_MEANT; i++) {
-        if (!after(word, names[i])) continue;
+        if (!mti_after(word, names[i])) continue;
         if (k < MOST_MEANT) found[k] = i;
         k++;
     }
