@@ -29,8 +29,11 @@ static const struct {
     {"learning-rate", "lr", NULL},
     {"max-steps", "steps", NULL},
     {"micro-batch-size", "batch", NULL},
+    {"bs", "batch", NULL},
     {"per-device-train-batch-size", "batch", NULL},
     {"seq-length", "seq", NULL},
+    {"seqlen", "seq", NULL},
+    {"ctx", "seq", NULL},
     {"sequence-length", "seq", NULL},
     {"max-seq-length", "seq", NULL},
     {"max-seq-len", "seq", NULL},
@@ -78,6 +81,8 @@ static const struct {
      "give --dtype bf16, or --amp bf16 with --dtype f32, which is what Trainer's bf16=True is"},
     {"fp32", "dtype", "give --dtype f32"},
     {"mixed-precision", "amp", "give --amp bf16 or --amp f16"},
+    {"precision", "dtype", "give --dtype bf16, or --amp bf16 with --dtype f32"},
+    {"deepspeed", "recipe", "give its stage: --recipe zero1, zero2 or zero3"},
     {"offload-optimizer", "optimizer", "give --optimizer adamw-cpu"},
     {"cpu-offload", "zero",
      "of FSDP: give --recipe fsdp2:offload-param --optimizer adamw-cpu; of DeepSpeed: --recipe "
@@ -142,6 +147,15 @@ const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const 
         return mti_option_find(verb, meanings[i].option);
     }
     return NULL;
+}
+
+bool mti_foreign_model(const char *word)
+{
+    static const char *const words[] = {"model",    "preset",    "model-name", "model-name-or-path",
+                                        "model-id", "base-model"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(word, words[i])) return true;
+    return false;
 }
 
 const char *mti_foreign_recipe(const char *names, char word[24])

@@ -180,7 +180,8 @@ const char *mti_preset_meant(const char *name, bool *in_fewer_bits)
 /* Whether the preset begins with the family's letters, and one of its parts is the size. */
 static bool is_of_size(const char *preset, const char *family, size_t letters, const char *size)
 {
-    if (strncasecmp(preset, family, letters) != 0 || isalpha((unsigned char)preset[letters]))
+    if (letters &&
+        (strncasecmp(preset, family, letters) != 0 || isalpha((unsigned char)preset[letters])))
         return false;
     for (const char *part = strchr(preset, '-'); part; part = strchr(part + 1, '-'))
         if (!strncasecmp(part + 1, size, strlen(size)) &&
@@ -203,11 +204,11 @@ void mti_presets_near(char *out, size_t size, const char *name)
     size_t letters = 0;
     while (isalpha((unsigned char)name[letters])) letters++;
     const char *rest = name + letters + strspn(name + letters, "-_. /:");
-    const bool sized = rest > name + letters && isdigit((unsigned char)*rest) &&
+    const bool sized = (!letters || rest > name + letters) && isdigit((unsigned char)*rest) &&
                        !strcasecmp(rest + strspn(rest, "0123456789."), "b");
     const char *found[MOST_NEAR], *preset;
     int n = 0;
-    for (size_t i = 0; letters > 2 && (preset = mt_model_preset_name(i)); i++) {
+    for (size_t i = 0; (letters > 2 || sized) && (preset = mt_model_preset_name(i)); i++) {
         if (!begins(name, preset) && !(sized && is_of_size(preset, name, letters, rest))) continue;
         if (n < MOST_NEAR) found[n] = preset;
         n++;

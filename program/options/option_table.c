@@ -173,6 +173,10 @@ const mt_quant *mti_weights_format(mti_weights_choice weights)
     return weights ? &formats[weights] : NULL;
 }
 
+bool mti_verb_takes_model(mti_verb verb)
+{
+    return strstr(mti_verb_get(verb)->args, "MODEL") != NULL;
+}
 bool mti_verb_builds(mti_verb verb) { return SHAPED >> verb & 1; }
 
 bool mti_runs_on_meta(mti_verb verb) { return META >> verb & 1; }

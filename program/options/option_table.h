@@ -94,7 +94,9 @@ bool mti_takes(mti_verb verb, const mti_option_row *r);
 const mti_option_row *mti_foreign_option(mti_verb verb, const char *word, const char **value);
 /* What to type in its place, where that is not plain; NULL: nothing is known. */
 const char *mti_foreign_advice(mti_verb verb, const char *word);
-/* The same of a program or a way to train that is no recipe, among n characters of names. */
+/* Whether it is before a model's name elsewhere, where a verb here takes the name alone. */
+bool mti_foreign_model(const char *word);
+/* Advice on a program or a way to train that is no recipe, among n characters of names. */
 const char *mti_foreign_recipe(const char *names, char word[24]);
 
 /* Whether the option's value is a file or a folder. */
@@ -102,7 +104,8 @@ bool mti_takes_file(const mti_option_row *r);
 /* The names of a set of verbs. */
 #define MTI_VERBS_TEXT 96
 const char *mti_verbs_text(unsigned set, char buf[MTI_VERBS_TEXT]);
-/* Whether the verb builds a model from its options. */
+/* Whether the verb takes a MODEL, alone or after FILEs; builds a model from its options. */
+bool mti_verb_takes_model(mti_verb verb);
 bool mti_verb_builds(mti_verb verb);
 /* Whether it runs on meta only. */
 bool mti_runs_on_meta(mti_verb verb);

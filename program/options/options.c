@@ -44,6 +44,24 @@ static bool is_meta(const mti_options *o, const char *name, const char *value)
     return !strcmp(name, "device") && mti_runs_on_meta(o->verb) && value && !strcmp(value, "meta");
 }
 
+static bool read_operand(mti_options *o, const char *word)
+{
+    const bool model = mti_verb_takes_model(o->verb);
+    o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
+    if (o->help) return true;
+    if (o->verb == MTI_COMPARE && o->workload.name &&
+        !MTI_PUSH(&o->compare.files, o->workload.name))
+        return mti_options_refuse_as(o, "");
+    if (model && o->workload.name && o->verb != MTI_COMPARE)
+        return mti_options_refuse(o, "\"%.80s\": unexpected; MODEL is \"%.80s\" already", word,
+                                  o->workload.name);
+    if (!model && mti_option_find(o->verb, "data"))
+        return mti_options_refuse(o, "\"%.80s\": unexpected; give --data %.80s", word, word);
+    if (!model)
+        return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
+    return mti_model_read(o, word, &o->workload.name);
+}
+
 /* "name" or "name=value", whose value may be the next word. */
 static bool read_name(mti_options *o, const char *word, char **argv, int *i)
 {
@@ -56,6 +74,12 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     const mti_option_row *r = n < sizeof name ? mti_option_find(o->verb, name) : NULL;
     if (!r) r = mti_foreign_option(o->verb, name, &meant);
     if (!r && is_meta(o, name, value ? value : argv[*i + 1])) return *i += !value, true;
+    const bool model =
+        !r && o->verb != MTI_COMPARE && mti_verb_takes_model(o->verb) && mti_foreign_model(name);
+    if (model && !value) value = argv[++*i];
+    if (model && !value)
+        return mti_options_refuse(o, "--%s: this option needs a value, MODEL", name);
+    if (model) return read_operand(o, value);
     if (!r) return refuse_name(o, name);
     if (meant && !value) return mti_option_read(o, r, meant);
     if (!r->arg && value) return mti_options_refuse(o, "--%s: this option takes no value", name);
@@ -83,24 +107,6 @@ static bool read_letters(mti_options *o, const char *word, char **argv, int *i)
         return mti_options_refuse(o, "-%c: this option needs a value, %s", *word, r->arg);
     }
     return true;
-}
-
-static bool read_operand(mti_options *o, const char *word)
-{
-    bool model = *mti_verb_get(o->verb)->args != 0;
-    o->help_all = o->help_all || (o->help && !strcmp(word, "all"));
-    if (o->help) return true;
-    if (o->verb == MTI_COMPARE && o->workload.name &&
-        !MTI_PUSH(&o->compare.files, o->workload.name))
-        return mti_options_refuse_as(o, "");
-    if (model && o->workload.name && o->verb != MTI_COMPARE)
-        return mti_options_refuse(o, "\"%.80s\": unexpected; MODEL is \"%.80s\" already", word,
-                                  o->workload.name);
-    if (!model && mti_option_find(o->verb, "data"))
-        return mti_options_refuse(o, "\"%.80s\": unexpected; give --data %.80s", word, word);
-    if (!model)
-        return mti_options_refuse(o, "\"%.80s\": unexpected; this verb takes options only", word);
-    return mti_model_read(o, word, &o->workload.name);
 }
 
 static bool read_words(mti_options *o, int argc, char **argv)

@@ -8,8 +8,6 @@
 static const char *const kinds[] = {"linear", "mlp", "attention", "block", "gpt", "bert", "llama"};
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 
-static bool takes_model(mti_verb verb) { return strstr(mti_verb_get(verb)->args, "MODEL") != NULL; }
-
 /* ---- the man page ---- */
 
 /* Text of a man page, between two pieces of markup: no line of it begins with a request. */
@@ -138,7 +136,7 @@ static void put_bash_verb(mti_verb verb)
         between = " ";
     }
     mti_print(stdout, "'%s\n        case $option in\n",
-              takes_model(verb) ? "; [[ $cur == -* ]] || words=$models" : "");
+              mti_verb_takes_model(verb) ? "; [[ $cur == -* ]] || words=$models" : "");
     for (int id = 0; id < MTI_OPTION_COUNT; id++) {
         const mti_option_row *r = &mti_option_rows[id];
         if (!mti_takes(verb, r) || r->key) continue;
@@ -233,7 +231,7 @@ static void put_zsh_verb(mti_verb verb)
     for (int i = 0; i < MTI_OPTION_COUNT; i++)
         if (mti_takes(verb, &mti_option_rows[i]) && !mti_option_rows[i].key)
             put_zsh_option(&mti_option_rows[i]);
-    if (takes_model(verb)) {
+    if (mti_verb_takes_model(verb)) {
         mti_print(stdout, "        '%s:MODEL:{compadd ", verb == MTI_COMPARE ? "*" : "1");
         put_models();
         fputs("; _files}' \\\n", stdout);

@@ -1,5 +1,7 @@
 /* common.c: what several verbs do. */
+#include <string.h>
 #include "verbs/verbs.h"
+#include "options/option_table.h"
 #include "fit/search.h"
 
 int mti_report_failure(const mti_options *o)
@@ -22,6 +24,20 @@ mt_device *mti_open_device(const mti_workload *w)
     return device;
 }
 
+/* Refuses "8xa100": how many there are is another option's, or a division's. */
+static bool refuse_number(const mti_options *o, const char *name)
+{
+    const int n = (int)strspn(name, "0123456789");
+    const char *x = name + n + strspn(name + n, " "), *kind = *x ? x + 1 + strspn(x + 1, " ") : x;
+    mt_gpu gpu;
+    if (!n || (*x != 'x' && *x != 'X') || mt_gpu_find(kind, &gpu) != MT_OK) return false;
+    const bool counted = mti_takes(o->verb, &mti_option_rows[MTI_O_GPUS]);
+    mti_fail(MT_ERR_ARGUMENT, "gpu: \"%.40s\" is a number of GPUs; give --gpu %s%s%.*s%s", name,
+             gpu.name, counted ? " --gpus " : ", and how ", n, name,
+             counted ? "" : " divide the model: --dp, --tp, --pp");
+    return true;
+}
+
 bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
 {
     const char *name = o->gpu.name ? o->gpu.name : "h100"; /* of a profile's --outside */
@@ -30,6 +46,7 @@ bool mti_find_gpu(const mti_options *o, mt_gpu *gpu)
     if (status == MT_OK || o->gpu.file) return status == MT_OK;
     char said[1024];
     snprintf(said, sizeof said, "%s", mt_last_error());
+    if (refuse_number(o, name)) return false;
     return mti_fail_bool(status,
                          "%s; for another card give the nearest and its memory, such as --gpu "
                          "rtx3060 --capacity 9.5GiB",

@@ -45,6 +45,19 @@ def words_of_other_programs_mean_ours():
         verb = ("train",) if option in ("steps", "save") else ("profile", "gpt2")
         refused([f"--{word}: ", re.sub(r'"\s*"', "", text)], *verb, f"--{word}")
     refused(["--gradient-checkpointing: ", "unrecognized"], "demo", "--gradient-checkpointing")
+    words = re.findall('"([a-z-]+)"', FOREIGN.split("words[] = {")[1].split("}")[0])
+    check(len(words) > 3, f"words before a model's name: {words}")
+    alone = run("profile", "gpt2", "-s", 8, "--json", "-").stdout
+    for word in words:
+        equal([run("profile", f"--{word}", "gpt2", "-s", 8, "--json", "-").stdout, run("profile", "-s", 8, f"--{word.replace('-', '_')}=gpt2", "--json", "-").stdout],
+              [alone] * 2, f"--{word} gpt2 is gpt2")
+        refused([f"--{word}: ", "needs a value, MODEL"], "profile", f"--{word}")
+    refused(["MODEL is \"gpt2\" already"], "profile", "gpt2", "--model", "bert")
+    for name in ("8xa100", "8 x A100", "8X a100-80"):
+        refused([f'"{name}" is a number of GPUs; give --gpu a100-80 --gpus 8'], "fit", "gpt2", "--gpu", name)
+    refused(["give --gpu a100-80, and how 8 divide the model: --dp"], "profile", "gpt2", "--gpu", "8xa100")
+    for name in ("8x", "8xk", "8"):
+        refused([f'unknown "{name}"', "choose"], "fit", "gpt2", "--gpu", name)
 
 
 def qlora_alone_has_the_usual_rank():
@@ -112,7 +125,7 @@ def models_have_the_names_that_people_give_them():
         equal(run("profile", name, env=ENV).returncode, 2, f"{name} is none of them")
     equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
     for name, words in {"llama-3.1": ["llama-3.1-8b, llama-3.1-70b or llama-3.1-405b"], "qwen2.5-8b": ["did you mean qwen2.5-"], "llama3": ["mean llama-3.1-8b, llama-3.1-70b, llama-3.1-405b or 2 others?"],
-                        "llama 70b": ["mean llama-2-70b or llama-3.1-70b?"], "qwen 30b": ["mean qwen3-30b-a3b?"], "deepseek": [" others? give"],
+                        "llama 70b": ["mean llama-2-70b or llama-3.1-70b?"], "70b": ["mean llama-2-70b, codellama-70b or llama-3.1-70b?"], "qwen 30b": ["mean qwen3-30b-a3b?"], "deepseek": [" others? give"],
                         "nothing-like-it": ["docs/models.md", "config.json", "memtape.torch.profile"]}.items():
         p = refused(words, "profile", name)
         check(len(p.stderr) < 420, f"{name}: it is short: {p.stderr}")
