@@ -195,6 +195,9 @@ static bool base_model(mti_options *o, const char *name, mt_model_config *base)
                              "from such a file), `serve --weights int8` or, of 4 bits, nf4-double "
                              "generates"
                            : "");
+        if (mti_is_more_than_text(name))
+            mti_append(o->notes, sizeof o->notes,
+                       "%.80s: the text model alone; what sees pictures is not counted\n", name);
         if (o->workload.name) o->workload.name = meant;
         o->workload.preset = meant;
         return true;

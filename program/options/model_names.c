@@ -64,6 +64,8 @@ static const struct {
     {"llama-guard-3-8b", "llama-3.1-8b"},
     {"deepseek-r1-0528-qwen3-8b", "qwen3-8b"},
     {"dialogpt-small", "gpt2"},
+    {"qwen2-vl-2b", "qwen2.5-1.5b"},
+    {"qwen3-vl-2b", "qwen3-1.7b"},
 };
 
 /* Beginnings of families that have the sizes of another one, as what was trained on from it. */
@@ -75,6 +77,9 @@ static const struct {
     {"deepseek-r1-distill-qwen-", "qwen2.5-"},
     {"qwen2.5-coder-", "qwen2.5-"},
     {"qwen2.5-math-", "qwen2.5-"},
+    {"qwen2.5-vl-", "qwen2.5-"},
+    {"qwen2-vl-", "qwen2.5-"},
+    {"qwen3-vl-", "qwen3-"},
     {"qwen2-", "qwen2.5-"},
     {"olmo-2-1124-", "olmo-2-"},
     {"yi-1.5-", "yi-"},
@@ -85,6 +90,19 @@ static const struct {
     {"hermes-3-llama-", "llama-"},
     {"dialogpt-", "gpt2-"},
 };
+
+/* Beginnings of models of more than text, of which a preset is the text model. */
+static const char *const sighted[] = {"gemma-3-4b",         "gemma-3-12b",        "gemma-3-27b",
+                                      "mistral-small-3.1-", "mistral-small-3.2-", "qwen2-vl-",
+                                      "qwen2.5-vl-",        "qwen3-vl-"};
+
+bool mti_is_more_than_text(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    for (size_t i = 0; i < sizeof sighted / sizeof *sighted; i++)
+        if (mti_after(sighted[i], slash ? slash + 1 : name)) return true;
+    return false;
+}
 
 /* Endings that change no size. */
 static const char *const endings[] = {"-instruct",

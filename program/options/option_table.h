@@ -116,6 +116,8 @@ bool mti_runs_on_meta(mti_verb verb);
  * "meta-llama/Llama-3.1-8B-Instruct"; NULL: none is known. *in_fewer_bits: whether the name says
  * that its files keep weights so ("-AWQ", "-bnb-4bit"). */
 const char *mti_preset_meant(const char *name, bool *in_fewer_bits);
+/* Whether the model of that name sees pictures, too, and its preset is the text model alone. */
+bool mti_is_more_than_text(const char *name);
 /* Lists presets that may be meant by a name that is none: those that begin so ("llama3"), or of the
  * family and the size ("qwen 7b"); "": there are none. */
 void mti_presets_near(char *out, size_t size, const char *name);

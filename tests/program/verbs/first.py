@@ -121,6 +121,14 @@ def models_have_the_names_that_people_give_them():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check("weights of the model's type" in p.stderr and "--qlora" in p.stderr, f"{name}: it says that they are not in 4 bits: {p.stderr}")
+    alone = "the text model alone; what sees pictures is not counted"
+    for name, preset in {"Qwen/Qwen2.5-VL-7B-Instruct": "qwen2.5-7b", "qwen2-vl-2b": "qwen2.5-1.5b", "Qwen/Qwen3-VL-8B-Instruct": "qwen3-8b", "qwen3 vl 2b": "qwen3-1.7b",
+                         "google/gemma-3-27b-it": "gemma-3-27b", "gemma-3-4b": "gemma-3-4b", "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-24b"}.items():
+        p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
+        equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
+        check(f"{name}: {alone}" in p.stderr, f"{name}: it says what it leaves out: {p.stderr}")
+    for name in ("gemma-3-1b", "qwen2.5-7b", "mistral-small-24b"):
+        check(alone not in run("profile", name, "-s", 8, env=ENV).stderr, f"{name} is of text alone")
     for name in ("Qwen/Qwen2-57B-A14B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-8B", "someone/vicuna-7b-v2-AWQ", "AWQ", "-AWQ", "-2507", "gpt2-25o7", "2507", "facebook/opt-350m", "opt 13b"):
         equal(run("profile", name, env=ENV).returncode, 2, f"{name} is none of them")
     equal(run("profile", "no/such", env=ENV).returncode, 2, "no preset")
