@@ -57,11 +57,12 @@ const char *mti_dims_checkpoint(const mti_dims *s)
  */
 static int64_t thetas_of(const mt_model_config *c, int64_t from, int64_t to)
 {
-    if (to <= from) return 0;
-    bool local = mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
-    if (!local) return 1;
-    int64_t locals = mti_local_layers(c, from, to);
-    return (locals > 0) + (locals < to - from);
+    const bool local =
+        mti_is_whole(c->kind) && c->local_theta > 0 && c->local_theta != c->rope_theta;
+    bool found[2] = {false, false};
+    for (int64_t i = from; i < to; i++)
+        if (mti_is_turned(c, i)) found[local && mti_is_local(c, i)] = true;
+    return found[0] + found[1];
 }
 
 int64_t mti_dims_ahead(const mti_dims *s)
@@ -123,7 +124,9 @@ int64_t mti_sum_layers(const mti_dims *s, mti_cost_fn *fn)
 int64_t mti_dims_thetas(const mti_dims *s)
 {
     return (s->rank ? s->rank->thetas : thetas_of(&s->config, 0, s->config.layers)) +
-           (mti_dims_ahead(s) ? s->rank ? s->rank->last : 1 : 0);
+           (ahead_if(s, mti_is_turned(&s->config, s->config.layers - 1))
+                ? s->rank ? s->rank->last : 1
+                : 0);
 }
 
 /* Checkpoints of a part with this many layers. */

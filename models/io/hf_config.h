@@ -21,6 +21,8 @@ bool mti_hf_scaling(mt_model_config *c, const char *key, const json_t *value, co
 /* Sets local_period and local_layers by "layer_types", or, of those whose local layers begin at
  * some place, by "max_window_layers"; no window if no layer is local. */
 bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some);
+/* Sets unturned_period by "no_rope_layers", if root has it. */
+bool mti_hf_unturned(mt_model_config *c, const json_t *root);
 
 /* What Hugging Face's checkpoints call the module of that path ("h.0.attn.q") in a model of this
  * configuration; false: they have no name for it, or several. */

@@ -1,4 +1,5 @@
-/* hf_layers.c: which layers of a config.json are local, and how their angles are scaled. */
+/* hf_layers.c: which layers of a config.json are local, which have no rotary positions, and how
+ * angles are scaled. */
 #include <math.h>
 #include <string.h>
 #include "io/hf_config.h"
@@ -38,6 +39,31 @@ bool mti_hf_local_layers(mt_model_config *c, const json_t *root, bool from_some)
     c->local_period = all && c->local_theta == 0 ? 0 : period;
     c->local_layers = usual || !c->local_period ? 0 : local;
     return true;
+}
+
+bool mti_hf_unturned(mt_model_config *c, const json_t *root)
+{
+    const json_t *turned = json_object_get(root, "no_rope_layers");
+    const int64_t n = (int64_t)json_array_size(turned);
+    if (!json_is_array(turned)) return true;
+    if (n < c->layers)
+        return mti_fail_bool(MT_ERR_FORMAT,
+                             MTI_ANY_FILE "\"no_rope_layers\" has %lld entries; need one for each "
+                                          "of %lld layers",
+                             (long long)n, (long long)c->layers);
+    int64_t period = 0, i = 0;
+    for (; i < c->layers; i++) {
+        const bool unturned = json_integer_value(json_array_get(turned, (size_t)i)) == 0;
+        if (!period && unturned) period = i + 1;
+        if (unturned != (period && (i + 1) % period == 0)) break;
+    }
+    c->unturned_period = period;
+    return i == c->layers ||
+           mti_fail_bool(MT_ERR_UNSUPPORTED,
+                         MTI_ANY_FILE
+                         "\"no_rope_layers\" has the first 0 for layer %lld and another "
+                         "order at layer %lld; need a 0 for every %lldth layer",
+                         (long long)period - 1, (long long)i, (long long)period);
 }
 
 /* ---- scaled angles ---- */

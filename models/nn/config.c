@@ -286,3 +286,8 @@ void mti_make_dense(mt_model_config *c)
     c->expert_padding = c->balance_by_layer = false;
     c->ops.expert_form = MT_EXPERTS_GROUPED;
 }
+
+bool mti_is_turned(const mt_model_config *c, int64_t i)
+{
+    return !c->unturned_period || (i + 1) % c->unturned_period != 0;
+}

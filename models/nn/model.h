@@ -292,6 +292,8 @@ mt_module *mti_llama_make(mt_device *device, const mt_model_config *config,
 /* Whether layer i is local; of layers from .. to - 1, how many are. */
 bool mti_is_local(const mt_model_config *c, int64_t i);
 int64_t mti_local_layers(const mt_model_config *c, int64_t from, int64_t to);
+/* Whether layer i has rotary positions, of a model that has them. */
+bool mti_is_turned(const mt_model_config *c, int64_t i);
 /* The configuration of a layer without experts. */
 void mti_make_dense(mt_model_config *c);
 /* The configuration of layer i: layers differ in their angles and windows, and the first may have

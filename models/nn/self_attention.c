@@ -48,9 +48,10 @@ static bool turn_beginning(const mti_heads *heads, mti_rope_tables *tables, mt_t
 
 bool mti_turn_heads(const mti_heads *heads, mti_rope_tables *tables, mt_tensor **x)
 {
+    if (heads->rotation.angles.theta == 0) return true;
     if (heads->rope_dim && mt_shape(*x)[3] == heads->dim) return turn_beginning(heads, tables, x);
     int64_t start = heads->cached ? *heads->cached : heads->context.rank * mt_shape(*x)[2];
-    return heads->rotation.angles.theta == 0 || heads->rotate(&heads->rotation, start, tables, x);
+    return heads->rotate(&heads->rotation, start, tables, x);
 }
 
 /* part: q [b,a,s,h], k, v [b,k,t,h] */
@@ -177,6 +178,7 @@ static mt_rope_options angles_of(const mt_model_config *c)
 {
     mt_rope_options o = {.theta = c->rope_theta, .factor = c->yarn_factor, .scale = c->yarn_scale};
     const double d = (double)(c->rope_dim ? c->rope_dim : c->head_dim);
+    if (!mti_is_turned(c, 0)) return (mt_rope_options){0};
     if (c->yarn_factor == 0) return o;
     if (c->yarn_ramp == MT_RAMP_FLAT) {
         o.low = -1; /* all pairs are behind both */

@@ -44,6 +44,7 @@ mt_model_config mti_layer_config(const mt_model_config *c, int64_t i)
         own.yarn_context = 0;
     }
     if (!local) own.window = 0;
+    own.unturned_period = !mti_is_turned(c, i);
     if (i < c->dense_layers) mti_make_dense(&own);
     return own;
 }

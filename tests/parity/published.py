@@ -83,6 +83,8 @@ CASES = [
     ("olmo2", {k: v for k, v in ROTARY.items() if k != "head_dim"}),
     ("olmo3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
     ("phi3", {k: v for k, v in ROTARY.items() if k != "head_dim"} | dict(sliding_window=12)),
+    ("smollm3", ROTARY | dict(no_rope_layer_interval=2)),
+    ("smollm3", ROTARY | dict(no_rope_layers=[1, 1, 0, 1], tie_word_embeddings=True, rope_parameters=LLAMA3)),
     ("gemma", {k: v for k, v in GEMMA.items() if k != "sliding_window"}),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=1.5, final_logit_softcapping=2.0)),
     ("gemma2", GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=7)),

@@ -3,7 +3,7 @@ position, heads that share keys or do not, tied or not, activations, windows, ca
 
 import random
 
-ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma", "gemma2", "gemma3_text")
+ROTARY = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "smollm3", "gemma", "gemma2", "gemma3_text")
 EXPERTS = ("mixtral", "qwen3_moe", "olmoe")
 OSS = ("gpt_oss",)
 LATENT = ("deepseek_v2", "deepseek_v3")
@@ -104,6 +104,8 @@ def of_family(rng, family, s, layers, width):
                                                   ROPES[3] | {"rope_theta": 500.0, "truncate": rng.random() < 0.5}))
         if rng.random() < 0.3:
             more["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(layers)]
+    if family == "smollm3":
+        more["no_rope_layer_interval"] = rng.choice((1, 2, 3, 4))
     if family == "bert":
         more |= {"hidden_act": rng.choice(ACTS), "pad_token_id": rng.choice((None, 0, 3))}
     if family in MASKED:

@@ -139,17 +139,6 @@ def cases():
         yield Case("roberta", attention, "f32", 2, 9, ODD, {"pad_token_id": 0})
 
 
-CLASSES = {"opt": transformers.OPTConfig, "llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig,
-           "qwen2": transformers.Qwen2Config, "qwen3": transformers.Qwen3Config,
-           "olmo2": transformers.Olmo2Config, "phi3": transformers.Phi3Config,
-           "gemma": transformers.GemmaConfig, "gemma2": transformers.Gemma2Config, "gemma3_text": transformers.Gemma3TextConfig,
-           "mixtral": transformers.MixtralConfig, "qwen3_moe": transformers.Qwen3MoeConfig,
-           "olmoe": transformers.OlmoeConfig, "deepseek_v2": transformers.DeepseekV2Config,
-           "deepseek_v3": transformers.DeepseekV3Config, "glm4_moe": transformers.Glm4MoeConfig,
-           "gpt_oss": transformers.GptOssConfig, "bert": transformers.BertConfig, "roberta": transformers.RobertaConfig,
-           "xlm-roberta": transformers.XLMRobertaConfig}
-
-
 def their_config(case):
     z, c, context = case.sizes, {"vocab_size": case.sizes["v"]}, case.context or case.s
     if case.family == "gpt2":
@@ -183,7 +172,9 @@ def their_config(case):
         c |= {"moe_intermediate_size": z["f"], "norm_topk_prob": True}
     if case.family == "gemma3_text":
         c["_sliding_window_pattern"] = 2  # every second layer turns by other angles
-    return CLASSES[case.family](**c | case.more)
+    if case.family == "smollm3":
+        c["no_rope_layer_interval"] = 2
+    return transformers.AutoConfig.for_model(case.family, **c | case.more)
 
 
 def their_model(case):

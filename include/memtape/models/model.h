@@ -180,6 +180,9 @@ typedef struct mt_model_config {
      * turns by rope_theta. */
     double local_theta;
     int64_t local_period, local_layers;
+    /* llama: of each so many layers the last has no rotary positions (SmolLM3); 1: none has them;
+     * 0: all do. */
+    int64_t unturned_period;
     double dropout;      /* on attention weights, after each projection, on embeddings; in [0,1) */
     bool branch_dropout; /* after each projection alone (OPT) */
     mt_attention_form attention;

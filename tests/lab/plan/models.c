@@ -145,5 +145,8 @@ mt_model_config mtt_draw_model(uint64_t *seed)
         c.mtp_layers = mtt_pick(seed, 1, 2);
     if (mti_loss_row_of(c.ops.loss)->held && (c.balance_loss > 0 || c.mtp_layers))
         c.ops.loss = MT_LOSS_NATIVE;
+    uint64_t apart = *seed;
+    if (llama && !c.kv_rank && !c.joint_products && mtt_toss(&apart))
+        c.unturned_period = mtt_pick(&apart, 1, 3);
     return c;
 }

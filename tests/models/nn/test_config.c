@@ -53,6 +53,12 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .scaled_embedding = true}, "scaled_embedding", "is set", "gpt has none"},
         {{GPT, .local_theta = 100}, "local_theta", "is set", "gpt has none"},
         {{GPT, .kind = MT_MODEL_LLAMA, .local_theta = 100}, "local_period", "is 0", "at least 1"},
+        {{GPT, .unturned_period = 2}, "unturned_period", "is set", "gpt has none"},
+        {{GPT, .kind = MT_MODEL_LLAMA, .unturned_period = 2, .kv_rank = 4, .head_dim = 8,
+          .rope_dim = 4},
+         "unturned_period",
+         "is 2",
+         "0 with kv_rank or joint_products"},
         {{GPT, .ops.swiglu = (mt_op_form)2}, "swiglu", "is 2", "unfused"},
         {{GPT, .ops.rms_norm = (mt_op_form)-1}, "rms_norm", "is -1", "unfused"},
         {{GPT, .ops.gelu_tanh = (mt_op_form)2}, "gelu_tanh", "is 2", "unfused"},
@@ -234,6 +240,7 @@ static void json_holds_every_field(void **state)
                             .local_theta = 1e4,
                             .local_period = 6,
                             .local_layers = 5,
+                            .unturned_period = 3,
                             .yarn_factor = 8,
                             .yarn_context = 4,
                             .yarn_fast = 4,
@@ -270,6 +277,7 @@ static void json_holds_every_field(void **state)
         assert_true(back.local_theta == configs[i].local_theta);
         assert_int_equal(back.local_period, configs[i].local_period);
         assert_int_equal(back.local_layers, configs[i].local_layers);
+        assert_int_equal(back.unturned_period, configs[i].unturned_period);
         assert_true(back.yarn_factor == configs[i].yarn_factor);
         assert_int_equal(back.yarn_ramp, configs[i].yarn_ramp);
         assert_int_equal(back.position_offset, configs[i].position_offset);

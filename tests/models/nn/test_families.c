@@ -60,6 +60,54 @@ static void a_position_sees_what_the_windows_of_all_layers_reach(void **state)
     mtt_failed(MT_ERR_ARGUMENT, "local_layers", "below 2^1");
 }
 
+/* How far the last position's logits of two sequences are apart that differ in the order of the
+ * positions before alone. */
+static double apart_by_order(const mt_model_config *c)
+{
+    const int64_t ids[2][4] = {{1, 2, 3, 4}, {3, 1, 2, 4}};
+    float values[2][4][7];
+    mt_device *d = mt_device_open("cpu");
+    mt_module *m = mt_model_new(d, c);
+    const mt_named_tensor *list;
+    size_t n;
+    mtt_ok(mt_module_params(m, &list, &n));
+    const bool grad = mt_set_grad_mode(false);
+    for (size_t i = 0; i < n; i++) { /* else all scores are nearly equal */
+        if (mt_rank(list[i].tensor) != 2) continue;
+        MT_AUTO mt_tensor *larger = mtt_made(mt_mul_scalar(list[i].tensor, 10));
+        mtt_ok(mt_copy(list[i].tensor, larger));
+    }
+    mt_set_grad_mode(grad);
+    for (int i = 0; i < 2; i++) {
+        MT_AUTO mt_tensor *tokens =
+            mtt_made(mt_from_data(d, MT_I64, MT_SHAPE(1, 4), ids[i], sizeof ids[i]));
+        MT_AUTO mt_tensor *y = mtt_made(mt_forward(m, tokens));
+        mtt_ok(mt_to_host(y, values[i], sizeof values[i]));
+    }
+    double apart = 0;
+    for (int i = 0; i < 7; i++)
+        apart = fmax(apart, fabs((double)values[0][3][i] - (double)values[1][3][i]));
+    mt_module_free(m);
+    mt_device_release(d);
+    return apart;
+}
+
+static void a_layer_without_rotary_positions_sees_no_order(void **state)
+{
+    (void)state;
+    mt_model_config c = {
+        .kind = MT_MODEL_LLAMA, .hidden = 8, .vocab = 7, .context = 4, .unturned_period = 1};
+    for (int form = 0; form < 4; form++) {
+        c.attention = form & 1 ? MT_ATTENTION_MATH : MT_ATTENTION_FLASH;
+        c.ops.rope = form & 1 ? MT_OP_UNFUSED : MT_OP_FUSED;
+        c.rope_dim = form & 2 ? 4 : 0;
+        c.unturned_period = 1;
+        assert_true(apart_by_order(&c) < 1e-5);
+        c.unturned_period = 2; /* which its one layer isn't the last of */
+        assert_true(apart_by_order(&c) > 1e-3);
+    }
+}
+
 #define SMALL .hidden = 24, .heads = 4, .layers = 2, .vocab = 31, .context = 9
 
 static const mt_model_config variants[] = {
@@ -81,6 +129,7 @@ static const mt_model_config variants[] = {
      .attention_cap = 5, .logit_cap = 3, .scaled_embedding = true, .local_theta = 50,
      .local_period = 2},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .joint_products = true},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .unturned_period = 2},
     {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 5, .experts_per_token = 2,
      .norm_topk = true},
     {SMALL, .kind = MT_MODEL_LLAMA, .ffn = 16, .experts = 4, .experts_per_token = 2,
@@ -581,6 +630,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         mtt_test(a_position_sees_what_the_windows_of_all_layers_reach),
+        mtt_test(a_layer_without_rotary_positions_sees_no_order),
         mtt_test(a_step_raises_the_bias_of_experts_with_few_rows),
         mtt_test(the_balance_of_one_layer_is_that_of_all_over_k),
         mtt_test(the_config_gives_the_number_of_parameters),

@@ -37,6 +37,8 @@ static const mt_model_config models[] = {
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .window = 3, .attention = MT_ATTENTION_MATH},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .window = 7, .local_period = 2, .sinks = true,
      .attention = MT_ATTENTION_MATH},
+    {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .head_dim = 8, .rope_dim = 4,
+     .unturned_period = 2},
     {SMALL, LATENT, .rope_order = MT_ROPE_PAIRS},
     {SMALL, LATENT, .q_rank = 10, .rope_order = MT_ROPE_COMPLEX, .attention = MT_ATTENTION_MATH,
      .ops = {.rope = MT_OP_UNFUSED, .kv_groups = MT_KV_REPEATED}},

@@ -61,7 +61,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"kimi-k2", 1026408209408},
                  {"qwen3-235b-a22b", 235093634560},
                  {"all-minilm-l6-v2", 22713216},
-                 {"opt-125m", 125239296}};
+                 {"opt-125m", 125239296},
+                 {"smollm3-3b", 3075098624}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -176,6 +177,9 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_true(c.attention_cap == 0 && c.logit_cap == 0 && c.attention == MT_ATTENTION_FLASH);
     assert_true(c.window == 512 && c.rope_theta == 1e6 && c.local_theta == 1e4);
     assert_int_equal(c.local_period, 6);
+    c = read_file("smollm3-3b");
+    assert_true(c.unturned_period == 4 && c.tied && c.rope_theta == 5e6 && c.window == 0);
+    assert_null(strstr(notes, "no_rope"));
     c = read_file("gpt2");
     assert_true(c.kind == MT_MODEL_GPT && c.act == MT_ACT_GELU_TANH && c.dropout == 0.1);
     assert_int_equal(c.dtype, MT_F32);
@@ -234,6 +238,12 @@ static void ignored_keys_and_features_not_modelled_are_listed(void **state)
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":"  \
     "9,"                                                                                           \
     "\"max_position_embeddings\":32"
+
+#define SMOLLM3                                                                                    \
+    "\"model_type\":\"smollm3\",\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":"  \
+    "4,"                                                                                           \
+    "\"num_attention_heads\":2,\"num_key_value_heads\":2,\"vocab_size\":9,"                        \
+    "\"max_position_embeddings\":8,\"pad_token_id\":0"
 
 static const struct bad {
     const char *json, *words[2];
@@ -350,13 +360,29 @@ static const struct bad {
      "\"word_embed_proj_dim\":4}",
      {"\"word_embed_proj_dim\" is 4", "need that of \"hidden_size\""},
      MT_ERR_FORMAT},
+    {"{" SMOLLM3 ",\"no_rope_layers\":[1,0,0,1]}",
+     {"\"no_rope_layers\" has the first 0 for layer 1 and another order at layer 2",
+      "need a 0 for every 2th layer"},
+     MT_ERR_UNSUPPORTED},
+    {"{" SMOLLM3 ",\"no_rope_layers\":[1,1]}",
+     {"\"no_rope_layers\" has 2 entries", "one for each of 4 layers"},
+     MT_ERR_FORMAT},
+    {"{" SMOLLM3 ",\"no_rope_layers\":[1,1,2,1]}",
+     {"\"no_rope_layers\" is [1,1,2,1]", "1 or 0 for each layer"},
+     MT_ERR_FORMAT},
+    {"{" SMOLLM3 ",\"no_rope_layers\":[]}",
+     {"\"no_rope_layers\" is []", "1 or 0 for each layer"},
+     MT_ERR_FORMAT},
+    {"{" SMOLLM3 ",\"use_sliding_window\":true}",
+     {"\"use_sliding_window\" is true", "false: layers have no windows"},
+     MT_ERR_FORMAT},
     {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
      {"\"mamba\" is unknown", "gpt2, opt, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
                               "gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, "
-                              "phi3, gemma, gemma2, gemma3_text, bert, roberta"},
+                              "phi3, smollm3, gemma, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},
@@ -376,6 +402,30 @@ static void bad_files_are_refused_with_the_reason(void **state)
             fail_msg("taken: %s", bad[i].json);
         assert_int_equal(c.hidden, 7);
         mtt_failed(bad[i].status, bad[i].words[0], bad[i].words[1]);
+    }
+}
+
+/* Layers without rotary positions, by an interval or a list, which counts where both are there. */
+static void every_layer_has_the_positions_that_a_file_says(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        int64_t period;
+    } cases[] = {{"", 4},
+                 {",\"no_rope_layer_interval\":3", 3},
+                 {",\"no_rope_layers\":[1,0,1,0],\"no_rope_layer_interval\":3", 2},
+                 {",\"no_rope_layer_interval\":3,\"no_rope_layers\":[1,1,0,1,1,0,1]", 3},
+                 {",\"no_rope_layers\":[0,0,0,0]", 1},
+                 {",\"no_rope_layers\":[1,1,1,1]", 0},
+                 {",\"no_rope_layers\":null,\"no_rope_layer_interval\":1", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512];
+        mt_model_config c;
+        snprintf(json, sizeof json, "{" SMOLLM3 "%s}", cases[i].keys);
+        mtt_ok(mt_model_config_from_hf(json, &c, NULL, 0));
+        assert_int_equal(c.unturned_period, cases[i].period);
+        assert_true(c.rope_theta == 2e6 && c.tied);
     }
 }
 
@@ -582,6 +632,7 @@ int main(void)
         cmocka_unit_test(the_module_for_predictions_ahead_has_the_published_number_of_parameters),
         cmocka_unit_test(the_files_values_are_in_the_configuration),
         cmocka_unit_test(ignored_keys_and_features_not_modelled_are_listed),
+        cmocka_unit_test(every_layer_has_the_positions_that_a_file_says),
         cmocka_unit_test(bad_files_are_refused_with_the_reason),
         cmocka_unit_test(a_value_is_quoted_from_its_beginning_however_long_it_is),
         cmocka_unit_test(unknown_keys_are_told_together),

@@ -74,7 +74,8 @@ const mt_model_config mtt_models[MTT_MODELS] = {
      .layers = 2,
      .vocab = 61,
      .context = 16,
-     .ffn = 48},
+     .ffn = 48,
+     .unturned_period = 2}, /* its layers differ */
     {.kind = MT_MODEL_BERT, .hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16},
 };
 const char *const mtt_model_names[MTT_MODELS] = {"gpt", "gpt, untied", "llama", "bert"};

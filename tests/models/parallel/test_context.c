@@ -26,6 +26,7 @@ static const mt_model_config models[] = {
      .vocab = 48,
      .context = S,
      .qk_norm = MT_QK_NORM_HEAD,
+     .unturned_period = 2,
      .dtype = MT_BF16},
     {.kind = MT_MODEL_LLAMA,
      .hidden = 32,
