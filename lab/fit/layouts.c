@@ -76,7 +76,7 @@ bool mti_layout_cut(const mti_fit_task *task, const mt_parallel *layout, int64_t
     const int64_t n = layout->data * layout->context, t = layout->tensor;
     const mt_model_config *model = &task->workload->config;
     /* needs learned positions where the head is */
-    const bool ahead = model->mtp_layers > 0 && model->kind == MT_MODEL_GPT;
+    const bool ahead = model->mtp_layers > 0 && mti_learns_positions(model);
     if ((ahead && c > 1) || n % c || task->batch % (n / c) || task->seq % c ||
         !allowed(task->options->context, c))
         return false;

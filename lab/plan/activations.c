@@ -206,7 +206,9 @@ static void add_attention(builder *b, nature input)
     bool core = !mti_again(b, MT_RECOMPUTE_CORE_ATTN), rope = b->c->rope_theta > 0;
     bool apart = rope && !b->c->joint_products;
     const int64_t width = b->c->head_dim * (b->s->rank ? b->s->rank->tensor : 1);
-    bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED &&
+    int64_t seen = b->s->rank ? b->s->rank->seen : 1;
+    const bool together = b->c->qkv_by_head && b->s->seq * seen == 1; /* heads follow each other */
+    bool repeated = core && b->c->ops.kv_groups == MT_KV_REPEATED && !together &&
                     mti_copies_heads(b->s->batch, b->s->k / width, b->s->q / width);
     mti_keep(b, BSH, input,
              apart ? "input of the q, k and v products" : "input of the qkv product");
@@ -218,7 +220,6 @@ static void add_attention(builder *b, nature input)
     if (!repeated && (apart || (rope && core)))
         mti_keep(b, BSK, FLOATS, core ? "k, turned" : "k: input of the checkpoint");
     if (!repeated && apart) mti_keep(b, BSK, FLOATS, core ? "v" : "v: input of the checkpoint");
-    int64_t seen = b->s->rank ? b->s->rank->seen : 1;
     if (repeated) mti_keep_several(b, seen, BSQ, FLOATS, "k, repeated for each head");
     if (repeated) mti_keep_several(b, seen, BSQ, FLOATS, "v, repeated for each head");
     if (!math && core) add_flash_statistics(b);
@@ -294,12 +295,15 @@ static void add_layer(builder *b)
     bool block = mti_attends(kind) && mti_feeds(kind);
     /* The first op of a part keeps the caller's input. */
     nature first = mti_is_whole(kind) ? FLOATS : INPUT;
-    bool around = b->c->norm == MT_NORM_AROUND, pre = b->c->norm == MT_NORM_PRE || around;
+    bool around = b->c->norm == MT_NORM_AROUND, parallel = b->c->norm == MT_NORM_PARALLEL,
+         pre = b->c->norm == MT_NORM_PRE || around || parallel;
     const bool norms = !mti_again(b, MT_RECOMPUTE_LAYERNORM);
     const nature normed = norms ? FLOATS : NOT_KEPT;
     if (block)
         (norms ? add_norm : mti_keep)(b, BSH, pre ? first : FLOATS, "input of the first norm");
-    if (block) (norms ? add_norm : mti_keep)(b, BSH, FLOATS, "input of the second norm");
+    if (block)
+        (norms ? add_norm : mti_keep)(b, BSH, parallel ? NOT_KEPT : FLOATS, /* the first's, too */
+                                      "input of the second norm");
     if (block && norms) add_norm_statistics(b), add_norm_statistics(b);
     if (block && around) add_norm(b, BSH, FLOATS, "attention's output: input of its norm");
     if (block && around) add_norm(b, BSH, FLOATS, "the MLP's output: input of its norm");

@@ -156,7 +156,7 @@ static mt_status from_root(json_t *root, mt_model_config *out, char *notes, size
     r.family = find_family(root);
     if (!r.family) return mt_last_status();
     r.c = r.family->config;
-    r.turned = r.family->bit & GLM4 ? 0.5 : 1;
+    r.turned = r.family->bit & GLM4 ? 0.5 : r.family->bit & NEOX ? 0.25 : 1;
     if (!read_keys(&r, root) || !finish_scaling(&r, root)) return mt_last_status();
     finish_latent(&r);
     if (!json_is_true(json_object_get(root, "output_router_logits"))) r.c.balance_loss = 0;

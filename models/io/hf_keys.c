@@ -217,6 +217,14 @@ static bool read_part(mti_hf_reader *r, const json_t *value)
     return (r->turned > 0 && r->turned <= 1) || refuse(r, value, "a number above 0, and 1 at most");
 }
 
+/* Attention and MLP read the same input, or one after the other. */
+static bool read_parallel(mti_hf_reader *r, const json_t *value)
+{
+    if (!json_is_boolean(value)) return refuse(r, value, "true or false");
+    r->c.norm = json_is_true(value) ? MT_NORM_PARALLEL : MT_NORM_PRE;
+    return true;
+}
+
 static bool read_groups(mti_hf_reader *r, const json_t *value)
 {
     r->grouped = is_word(value, "group_limited_greedy");

@@ -189,7 +189,9 @@ static bool is_of(const hf_name *as, const char *path)
 static unsigned families_of(const mt_model_config *c)
 {
     if (!c) return ANY;
-    return c->kind == MT_MODEL_GPT     ? (c->position_offset ? OPT : GPT2)
+    return c->kind == MT_MODEL_GPT     ? (c->position_offset        ? OPT
+                                          : mti_learns_positions(c) ? GPT2
+                                                                    : NEOX)
            : c->kind == MT_MODEL_LLAMA ? ROTARY
            : c->pooled                 ? BODY
            : c->position_offset        ? ROBERTA
@@ -307,6 +309,7 @@ static const char *const copies[][2] = {
     {"lm_head.weight", "model.embed_tokens.weight"},
     {"lm_head.weight", "transformer.wte.weight"},
     {"lm_head.weight", "wte.weight"},
+    {"embed_out.weight", "gpt_neox.embed_in.weight"},
     {"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
     {"lm_head.decoder.bias", "lm_head.bias"},
     {"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
@@ -318,6 +321,7 @@ static bool is_derived(const hub *h, const char *name, bool *ok)
 {
     static const char *const patterns[] = {"*.rotary_emb.inv_freq",   "h.*.attn.bias",
                                            "*.h.*.attn.bias",         "*.attn.masked_bias",
+                                           "*.attention.bias",        "*.attention.masked_bias",
                                            "embeddings.position_ids", "*.embeddings.position_ids"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         if (!fnmatch(patterns[i], name, 0)) return true;

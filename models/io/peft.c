@@ -77,6 +77,12 @@ static bool put_targets(json_t *targets, mt_module *m)
     return ok;
 }
 
+/* Whether matrices of the model's own files are [in,out]: GPT-2's. */
+static bool is_transposed(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_GPT && mti_learns_positions(c) && !c->position_offset;
+}
+
 static char *config_text(mt_module *m, const mti_lora_list *list)
 {
     const mt_model_config *c = mt_model_config_of(m);
@@ -89,8 +95,8 @@ static char *config_text(mt_module *m, const mti_lora_list *list)
                        "task_type", "CAUSAL_LM", "bias", "none", "base_model_name_or_path",
                        "target_modules", targets, "r", (json_int_t)list->kind->rank, "lora_alpha",
                        list->kind->alpha, "lora_dropout", list->kind->dropout, "fan_in_fan_out",
-                       c->kind == MT_MODEL_GPT, "inference_mode", true, "use_rslora", false,
-                       "use_dora", false)
+                       is_transposed(c), "inference_mode", true, "use_rslora", false, "use_dora",
+                       false)
            : NULL;
     if (j) text = mti_json_text(j, JSON_INDENT(2) | JSON_SORT_KEYS);
     if (!text) mti_fail_around(failures, MT_ERR_MEMORY, "lora_save: no memory for " CONFIG);

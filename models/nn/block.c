@@ -2,10 +2,9 @@
 #include "nn/model.h"
 #include "memtape/ops.h"
 
-/* x + out(f(in(x))), `in` and `out` norms or NULL; x is taken over, so that only the tape and the
- * sum hold it */
-static mt_tensor *add_branch(mt_module *self, const char *in, const char *f, const char *out,
-                             mt_tensor *x)
+/* out(f(in(x))), `in` and `out` norms or NULL */
+static mt_tensor *branch(mt_module *self, const char *in, const char *f, const char *out,
+                         mt_tensor *x)
 {
     mt_tensor *h = in ? mt_forward_child(self, in, x) : mt_retain(x);
     const mt_checkpoint_options *norm =
@@ -13,6 +12,14 @@ static mt_tensor *add_branch(mt_module *self, const char *in, const char *f, con
     mt_set(&h, mt_forward_child(self, f, h));
     if (norm && norm->discard_outputs) mt_pop_saved_hooks();
     if (out) mt_set(&h, mt_forward_child(self, out, h));
+    return h;
+}
+
+/* x + branch(x); x is taken over, so that only the tape and the sum hold it */
+static mt_tensor *add_branch(mt_module *self, const char *in, const char *f, const char *out,
+                             mt_tensor *x)
+{
+    mt_tensor *h = branch(self, in, f, out, x);
     mt_set(&h, mt_add(x, h));
     mt_release(x);
     return h;
@@ -51,9 +58,21 @@ static mt_tensor *around_block_forward(mt_module *self, mt_tensor *x)
     return add_branch(self, "ln_2", "mlp", "ln_2_out", h);
 }
 
+/* The branches are summed first. */
+static mt_tensor *parallel_block_forward(mt_module *self, mt_tensor *x)
+{
+    mt_tensor *a = branch(self, "ln_1", "attn", NULL, x);
+    mt_tensor *h = a ? branch(self, "ln_2", "mlp", NULL, x) : NULL;
+    mt_set(&h, mt_add(h, a));
+    mt_release(a);
+    mt_set(&h, mt_add(h, x));
+    return h;
+}
+
 bool mti_norms_before(const mt_module *m)
 {
-    return mti_module_runs(m, pre_block_forward) || mti_module_runs(m, around_block_forward);
+    return mti_module_runs(m, pre_block_forward) || mti_module_runs(m, around_block_forward) ||
+           mti_module_runs(m, parallel_block_forward);
 }
 
 mt_module *mt_block_new(mt_device *device, const mt_model_config *config)
@@ -64,7 +83,8 @@ mt_module *mt_block_new(mt_device *device, const mt_model_config *config)
         [MT_NORM_PRE] = pre_block_forward,
         [MT_NORM_POST] = post_block_forward,
         [MT_NORM_AFTER] = after_block_forward,
-        [MT_NORM_AROUND] = around_block_forward};
+        [MT_NORM_AROUND] = around_block_forward,
+        [MT_NORM_PARALLEL] = parallel_block_forward};
     bool around = c.norm == MT_NORM_AROUND;
     mt_module *m = mt_module_new("block", forwards[c.norm], NULL, NULL);
     return mti_module_complete(m,

@@ -11,7 +11,8 @@
 const mti_choice mti_acts = {"act", MTI_NAMES(ACTS)};
 const mti_choice mti_out_acts = {"out_act", MTI_NAMES("none", ACTS)};
 static const mti_choice out_acts = {"out_act", MTI_NAMES(ACTS)};
-const mti_choice mti_norm_places = {"norm", MTI_NAMES("pre", "post", "after", "around")};
+const mti_choice mti_norm_places = {"norm",
+                                    MTI_NAMES("pre", "post", "after", "around", "parallel")};
 const mti_choice mti_norm_kinds = {"norm_kind", MTI_NAMES("layernorm", "rmsnorm", "rmsnorm-one")};
 const mti_choice mti_attention_forms = {"attention", MTI_NAMES("flash", "math")};
 const mti_choice mti_model_kinds = {
@@ -74,6 +75,12 @@ bool mti_attends(mt_model_kind kind)
 bool mti_feeds(mt_model_kind kind)
 {
     return mti_is_whole(kind) || kind == MT_MODEL_BLOCK || kind == MT_MODEL_MLP;
+}
+
+bool mti_learns_positions(const mt_model_config *c)
+{
+    return c->kind == MT_MODEL_BERT ||
+           (c->kind == MT_MODEL_GPT && (c->rope_theta == 0 || c->kv_rank));
 }
 
 bool mti_repeats_heads(const mt_model_config *c)

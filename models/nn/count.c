@@ -154,8 +154,7 @@ void mti_end_sizes(mti_end_size ends[MTI_ENDS], const mt_model_config *c, bool f
         {ahead ? "a copy of the embedding, which another stage has, for predictions ahead"
                : "the embedding: a vector for each token",
          first ? v * h : 0},
-        {"learned positions: a vector for each",
-         first && c->kind != MT_MODEL_LLAMA ? positions : 0},
+        {"learned positions: a vector for each", first && mti_learns_positions(c) ? positions : 0},
         {"a vector for each type of token", first && bert ? (uint64_t)c->token_types * h : 0},
         {"the embeddings' norm", first && bert ? norm : 0},
         {"the norm after the last layer", last && c->norm != MT_NORM_POST ? norm : 0},

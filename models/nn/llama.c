@@ -5,10 +5,8 @@
 static mt_tensor *llama_forward(mt_module *self, mt_tensor *tokens)
 {
     const mti_model *model = mt_module_user(self);
-    if (!mti_check_tokens("llama", tokens)) return NULL;
-    if (mt_shape(tokens)[1] > model->config.context)
-        return mti_fail_null(MT_ERR_ARGUMENT, "llama: %lld tokens in a row; the context is %lld",
-                             (long long)mt_shape(tokens)[1], (long long)model->config.context);
+    if (!mti_check_tokens("llama", tokens) || !mti_check_context("llama", &model->config, tokens))
+        return NULL;
     mt_tensor *h = mti_embed(self, tokens, 0);
     return mti_logits(self, mti_run_turned(self, h, 0, model->config.layers));
 }

@@ -34,6 +34,8 @@ bool mti_ties_head(const mt_model_config *c);
 int64_t mti_usual_seq(const mt_model_config *c);
 /* Whether kv_groups has an effect: heads share keys and values, or their products are views. */
 bool mti_repeats_heads(const mt_model_config *c);
+/* Whether it is a whole model with a table of positions. */
+bool mti_learns_positions(const mt_model_config *c);
 /* Whether it has an attention; an MLP. */
 bool mti_attends(mt_model_kind kind);
 bool mti_feeds(mt_model_kind kind);
@@ -269,6 +271,8 @@ mt_module *mti_model_new(const char *kind, mt_forward_fn *forward, const mt_mode
 /* NULL if m was not made by mti_model_new. */
 mti_model *mti_model_of(const mt_module *m);
 bool mti_check_tokens(const char *caller, const mt_tensor *tokens);
+/* Learned positions see to it themselves. */
+bool mti_check_context(const char *caller, const mt_model_config *c, const mt_tensor *tokens);
 /* Called with each layer as soon as it is made; false: making the model fails. */
 typedef struct mti_each_layer {
     bool (*fn)(void *user, mt_module *layer);
@@ -384,7 +388,7 @@ typedef mt_tensor *mti_enter_fn(mt_module *m, mt_forward_fn *run, const mt_group
 typedef struct mti_heads {
     int64_t n, n_kv, dim;
     mt_attention_form form;
-    bool causal;
+    bool causal, by_head; /* by_head: q, k and v of a head lie side by side */
     double dropout, scale, cap;
     int64_t window;
     mti_rotation rotation;

@@ -16,6 +16,10 @@
 #define OPT_SIZES(l, a, d)                                                                         \
     GPT(l, a, d, 50272, 2048), .branch_dropout = true, .position_offset = 2, .padded = true,       \
                                .pad_token = 1
+#define PYTHIA(l, a, d, v)                                                                         \
+    GPT(l, a, d, v, 2048), .act = MT_ACT_GELU, .untied = true, .norm = MT_NORM_PARALLEL,           \
+                           .joint_products = true, .qkv_by_head = true, .rope_theta = 10000,       \
+                           .rope_dim = (d) / (a) / 4
 #define ROBERTA(l, a, d, v)                                                                        \
     BERT(l, a, d, v, 512), .norm_eps = 1e-5, .token_types = 1, .mask_token = (v)-1,                \
                            .position_offset = 2, .padded = true, .pad_token = 1
@@ -110,6 +114,15 @@ static const struct {
     {"opt-13b", {OPT_SIZES(40, 40, 5120)}},
     {"opt-30b", {OPT_SIZES(48, 56, 7168)}},
     {"opt-66b", {OPT_SIZES(64, 72, 9216)}},
+    /* Biderman et al. 2023 */
+    {"pythia-70m", {PYTHIA(6, 8, 512, 50304)}},
+    {"pythia-160m", {PYTHIA(12, 12, 768, 50304)}},
+    {"pythia-410m", {PYTHIA(24, 16, 1024, 50304)}},
+    {"pythia-1b", {PYTHIA(16, 8, 2048, 50304)}},
+    {"pythia-1.4b", {PYTHIA(24, 16, 2048, 50304)}},
+    {"pythia-2.8b", {PYTHIA(32, 32, 2560, 50304)}},
+    {"pythia-6.9b", {PYTHIA(32, 32, 4096, 50432)}},
+    {"pythia-12b", {PYTHIA(36, 40, 5120, 50688)}},
     /* Brown et al. 2020, table 2.1 (its 13B and 2.7B have other ratios; alternating sparse
      * attention is not modelled) */
     {"gpt3-6.7b", {GPT(32, 32, 4096, 50257, 2048), .act = MT_ACT_GELU_TANH}},

@@ -18,6 +18,7 @@ mt_tensor *mti_split_heads(mt_tensor *x, int64_t n)
 {
     if (!x) return NULL;
     const int64_t *shape = mt_shape(x);
+    if (mt_rank(x) == 4) return mt_transpose(x, 1, 2); /* they are apart */
     mt_tensor *y = mt_reshape(x, MT_SHAPE(shape[0], shape[1], n, shape[2] / n));
     mt_set(&y, mt_transpose(y, 1, 2));
     return y;
@@ -84,7 +85,7 @@ static mt_tensor *attend_by_flash(const mt_module *self, mt_tensor *const part[3
                         : mti_flash_attention(part[0], part[1], part[2], mask, &options);
 }
 
-/* part: q [b,s,a h], k, v [b,s,k h], all taken over -> [b,s,a h] */
+/* part: q [b,s,a h] or [b,s,a,h], k, v [b,s,k h] or [b,s,k,h], all taken over -> [b,s,a h] */
 static mt_tensor *attend(const mt_module *self, mt_tensor *part[3])
 {
     const mti_heads *heads = mt_module_user(self);
@@ -144,6 +145,14 @@ static mt_tensor *attend_texts(mt_module *self, mt_tensor *part[3])
     return y;
 }
 
+/* [b,s,a 3 h] -> part, [b,s,a,h] each */
+static bool split_by_head(const mti_heads *heads, mt_tensor *qkv, mt_tensor *part[3])
+{
+    const int64_t *shape = mt_shape(qkv), h = heads->dim;
+    MT_AUTO mt_tensor *x = mt_reshape(qkv, MT_SHAPE(shape[0], shape[1], heads->n, 3 * h));
+    return x && mt_split(x, 3, 3, (const int64_t[]){h, h, h}, part) == MT_OK;
+}
+
 /* [b,s,(a + 2 k) h] -> [b,s,a h] */
 static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
 {
@@ -157,8 +166,10 @@ static mt_tensor *heads_forward(mt_module *self, mt_tensor *qkv)
                              (long long)(q + 2 * kv), (long long)q, (long long)kv);
     }
     mt_tensor *part[3] = {NULL, NULL, NULL};
-    if (mt_split(qkv, 2, 3, (const int64_t[]){q, kv, kv}, part) != MT_OK) return NULL;
-    return attend_texts(self, part);
+    const bool ok = heads->by_head
+                        ? split_by_head(heads, qkv, part)
+                        : mt_split(qkv, 2, 3, (const int64_t[]){q, kv, kv}, part) == MT_OK;
+    return ok ? attend_texts(self, part) : NULL;
 }
 
 mti_heads *mti_heads_of(const mt_module *m)
@@ -216,6 +227,7 @@ mt_module *mti_heads_new(const mt_model_config *c)
                         .dim = c->head_dim,
                         .form = c->attention,
                         .causal = c->causal,
+                        .by_head = c->qkv_by_head,
                         .window = c->window,
                         .sinks = c->sinks,
                         .scale = c->attention_scale,

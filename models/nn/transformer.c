@@ -121,6 +121,14 @@ bool mti_check_tokens(const char *caller, const mt_tensor *tokens)
                          mti_shape_text(text, mt_rank(tokens), mt_shape(tokens)));
 }
 
+bool mti_check_context(const char *caller, const mt_model_config *c, const mt_tensor *tokens)
+{
+    const int64_t s = mt_shape(tokens)[1];
+    return mti_learns_positions(c) || s <= c->context ||
+           mti_fail_bool(MT_ERR_ARGUMENT, "%s: %lld tokens in a row; the context is %lld", caller,
+                         (long long)s, (long long)c->context);
+}
+
 mt_tensor *mti_tied_head(mt_module *m, const char *name, mt_tensor *x, mt_tensor *bias)
 {
     if (!x || mt_scope_push(name) != MT_OK) return NULL;

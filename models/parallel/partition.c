@@ -158,7 +158,7 @@ static bool check_linear(const mt_parallel *h, const mt_model_config *c)
 static bool check_ahead(const mt_parallel *h, const mt_model_config *c)
 {
     const bool cut = h->context > 1 || (h->sequence && h->tensor > 1);
-    return !c->mtp_layers || c->kind == MT_MODEL_LLAMA || !cut ||
+    return !c->mtp_layers || !mti_learns_positions(c) || !cut ||
            mti_fail_bool(MT_ERR_UNSUPPORTED,
                          "parallel: context is %" PRId64 ", sequence %d, and the config a gpt with "
                          "mtp_layers %" PRId64 ": predictions ahead need the learned positions of "

@@ -267,7 +267,7 @@ static bool add_embeddings(mt_module *m, mt_device *device, const mti_model_shar
     const mt_model_config *c = &s->local;
     bool bert = c->kind == MT_MODEL_BERT;
     return mti_add_embedding(m, "wte", device, c, c->vocab) && mti_shard_embedding(m, "wte", s) &&
-           (c->kind == MT_MODEL_LLAMA ||
+           (!mti_learns_positions(c) ||
             mt_module_add_child(m, "wpe", mti_positions_new(device, c))) &&
            (!bert || (mt_module_add_child(m, "tte", types_new(device, c)) &&
                       mti_add_norm(m, "ln", device, c))) &&

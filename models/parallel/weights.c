@@ -160,7 +160,7 @@ static void add_bands(shard_place *p, const mti_model_shard *s, const char *path
     int64_t r = s->parallel.tensor_rank;
     if (s->parallel.tensor == 1 || is_a(path) || is_whole(&s->parallel, path)) {
         add_band(p, 0, rows);
-    } else if (is_one_of(path, "qkv")) {
+    } else if (is_one_of(path, "qkv") && !all->qkv_by_head) {
         int64_t q = own->heads * own->head_dim, k = own->kv_heads * own->head_dim;
         int64_t from = all->heads * all->head_dim, kv = all->kv_heads * all->head_dim;
         add_band(p, r * q, q);

@@ -90,7 +90,7 @@ static bool groups_layers(const mti_memory_options *m)
 static bool norms_inputs(const mt_model_config *c)
 {
     return (mti_is_whole(c->kind) || c->kind == MT_MODEL_BLOCK) &&
-           (c->norm == MT_NORM_PRE || c->norm == MT_NORM_AROUND);
+           (c->norm == MT_NORM_PRE || c->norm == MT_NORM_AROUND || c->norm == MT_NORM_PARALLEL);
 }
 /* Whether layers have all modules of that set of mt_recompute. */
 static bool has_modules(const mt_model_config *config, unsigned modules)

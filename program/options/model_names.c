@@ -105,23 +105,16 @@ bool mti_is_more_than_text(const char *name)
 }
 
 /* Endings that change no size. */
-static const char *const endings[] = {"-instruct",
-                                      "-it",
-                                      "-chat",
-                                      "-hf",
-                                      "-base",
-                                      "-chat-v1.0",
-                                      "-v1.0",
-                                      "-v1.5",
-                                      "-preview",
-                                      "-thinking",
-                                      "-reasoning",
-                                      "-instruct-v0.1",
-                                      "-instruct-v0.2",
-                                      "-instruct-v0.3",
-                                      "-think",
-                                      "-sft",
-                                      "-dpo"};
+static const char *const endings[] = {"-instruct",      "-it",
+                                      "-chat",          "-hf",
+                                      "-base",          "-chat-v1.0",
+                                      "-v1.0",          "-v1.5",
+                                      "-preview",       "-thinking",
+                                      "-reasoning",     "-instruct-v0.1",
+                                      "-instruct-v0.2", "-instruct-v0.3",
+                                      "-think",         "-sft",
+                                      "-dpo",           "-v0",
+                                      "-deduped"};
 
 /* Endings of repositories whose files keep the same weights in fewer bits. */
 static const char *const coded[] = {

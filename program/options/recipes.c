@@ -20,7 +20,9 @@ WHEN(adapts_weights, c->experts && !mti_expert_form_of(c->ops.expert_form)->alon
                          o->workload.memory.lora_dropout <= 0 && o->workload.parallel.zero < 3)
 WHEN(is_gpt, c->kind == MT_MODEL_GPT)
 WHEN(has_wide_softmax,
-     (c->kind == MT_MODEL_LLAMA || (is_gpt(o, c) && c->position_offset /* OPT */)) && !c->sinks)
+     (c->kind == MT_MODEL_LLAMA ||
+      (is_gpt(o, c) && (c->position_offset /* OPT */ || !mti_learns_positions(c)))) &&
+         !c->sinks)
 WHEN(has_own_act, c->mlp == MT_MLP_SWIGLU || c->mlp == MT_MLP_PLAIN)
 WHEN(has_swiglu, c->mlp == MT_MLP_SWIGLU)
 WHEN(has_rope, c->rope_theta > 0)

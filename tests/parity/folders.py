@@ -19,7 +19,8 @@ except ImportError as error:
 SMALL = dict(vocab_size=301, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 FAMILIES = {"llama": {**SMALL, "tie_word_embeddings": True}, "mistral": {**SMALL, "sliding_window": 8}, "qwen2": SMALL, "qwen3": {**SMALL, "head_dim": 10},
-            "olmo2": SMALL, "phi3": {**SMALL, "sliding_window": None}, "gemma": {**SMALL, "head_dim": 8}, "gemma2": {**SMALL, "head_dim": 8, "sliding_window": 8},
+            "olmo2": SMALL, "phi3": {**SMALL, "sliding_window": None}, "smollm3": {**SMALL, "no_rope_layer_interval": 2},
+            "gpt_neox": {**{k: v for k, v in SMALL.items() if k != "num_key_value_heads"}, "hidden_size": 64}, "gemma": {**SMALL, "head_dim": 8}, "gemma2": {**SMALL, "head_dim": 8, "sliding_window": 8},
             "gpt2": dict(vocab_size=301, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)}
 NEW = 24
 PROMPTS = [[7, 300, 4, 4, 91], [250], [3, 2, 1] * 9]

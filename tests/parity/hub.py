@@ -22,7 +22,7 @@ import memtape
 from harness import MODEL_TOLERANCE, far
 from published import CASES, TOKENS, auto_class, make, positions_of
 
-FAMILIES = ("gpt2", "opt", "llama", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3", "smollm3", "gemma3_text", "deepseek_v2", "deepseek_v3", "glm4_moe",
+FAMILIES = ("gpt2", "opt", "gpt_neox", "llama", "qwen3", "mixtral", "qwen3_moe", "olmoe", "olmo2", "phi3", "smollm3", "gemma3_text", "deepseek_v2", "deepseek_v3", "glm4_moe",
             "gpt_oss", "bert", "roberta", "xlm-roberta")
 
 

@@ -22,11 +22,12 @@ from harness import MODEL_TOLERANCE, far
 
 SMALL = dict(vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
-BASES = {"llama": SMALL, "phi3": SMALL | {"sliding_window": None}, "gpt2": dict(vocab_size=256, n_embd=32, n_layer=2, n_head=4, n_positions=64, attn_pdrop=0.0,
+BASES = {"llama": SMALL, "phi3": SMALL | {"sliding_window": None}, "gpt_neox": {k: v for k, v in SMALL.items() if k != "num_key_value_heads"},
+         "gpt2": dict(vocab_size=256, n_embd=32, n_layer=2, n_head=4, n_positions=64, attn_pdrop=0.0,
                                                              embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=None, eos_token_id=None)}
 TARGETS = {"llama": (["q_proj", "v_proj"], ["gate_proj", "down_proj"]), "phi3": (["qkv_proj"], ["o_proj", "down_proj"]),
-           "gpt2": (["c_attn"], ["c_proj", "c_fc"], ["attn.c_proj"])}
-OURS = {"llama": ("q,v", "attn.proj,gate", "all"), "phi3": ("qkv", "gate_up"), "gpt2": ("qkv", "attn.proj", "mlp.proj,fc")}
+           "gpt_neox": (["query_key_value"], ["dense", "dense_4h_to_h"]), "gpt2": (["c_attn"], ["c_proj", "c_fc"], ["attn.c_proj"])}
+OURS = {"llama": ("q,v", "attn.proj,gate", "all"), "phi3": ("qkv", "gate_up"), "gpt_neox": ("qkv", "attn.proj,fc"), "gpt2": ("qkv", "attn.proj", "mlp.proj,fc")}
 
 
 def base(kind, dtype=torch.float32):

@@ -40,6 +40,8 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 QWEN_YARN = {key: value for key, value in YARN.items() if not key.startswith("mscale")}
 GEMMA = ROTARY | dict(sliding_window=12, tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh")
 
+NEOX = SMALL | dict(hidden_size=32, hidden_act="gelu", rotary_emb_base=500)
+
 # ---- the models: type, what differs from the family's usual choices ----
 
 CASES = [
@@ -48,6 +50,10 @@ CASES = [
     ("gpt2", dict(vocab_size=31, n_embd=24, n_layer=2, n_head=4, n_positions=16, attn_pdrop=0.0, embd_pdrop=0.0,
                   resid_pdrop=0.0, tie_word_embeddings=False)),
     ("opt", {k: v for k, v in SMALL.items() if k != "intermediate_size"} | dict(ffn_dim=40, dropout=0.0, word_embed_proj_dim=24)),
+    ("gpt_neox", NEOX),
+    ("gpt_neox", NEOX | dict(use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="linear", factor=4.0, rope_theta=20.0, partial_rotary_factor=0.5))),
+    ("gpt_neox", NEOX | dict(rotary_pct=1.0)),
     ("llama", ROTARY),
     ("mistral", ROTARY | dict(sliding_window=12)),
     ("qwen2", ROTARY),
@@ -106,6 +112,10 @@ OPT = {"wte.weight": "model.decoder.embed_tokens.weight", "wpe.weight": "model.d
        "attn.qkv": [f"model.decoder.layers.N.self_attn.{name}_proj" for name in "qkv"],
        "attn.proj": "model.decoder.layers.N.self_attn.out_proj", "mlp.fc": "model.decoder.layers.N.fc1",
        "mlp.proj": "model.decoder.layers.N.fc2"}
+NEOX_NAMES = {"wte.weight": "gpt_neox.embed_in.weight", "ln_f": "gpt_neox.final_layer_norm", "lm_head": "lm_head",
+              "ln_1": "gpt_neox.layers.N.input_layernorm", "ln_2": "gpt_neox.layers.N.post_attention_layernorm",
+              "attn.qkv": "gpt_neox.layers.N.attention.query_key_value", "attn.proj": "gpt_neox.layers.N.attention.dense",
+              "mlp.fc": "gpt_neox.layers.N.mlp.dense_h_to_4h", "mlp.proj": "gpt_neox.layers.N.mlp.dense_4h_to_h"}
 LLAMA = {"wte.weight": "model.embed_tokens.weight", "ln_f": "model.norm", "lm_head": "lm_head",
          "ln_1": "model.layers.N.input_layernorm", "ln_2": "model.layers.N.post_attention_layernorm",
          "attn.q": "model.layers.N.self_attn.q_proj", "attn.k": "model.layers.N.self_attn.k_proj",
@@ -150,7 +160,7 @@ GEMMA_NAMES = LLAMA | {"ln_1_out": "model.layers.N.post_attention_layernorm",
 ROBERTAS = ("roberta", "xlm-roberta")
 NAMES = {"gemma2": GEMMA_NAMES, "gemma3_text": GEMMA_NAMES, "roberta": ROBERTA, "xlm-roberta": XLM_ROBERTA,
          "phi3": PHI3, "mixtral": EXPERTS, "qwen3_moe": EXPERTS, "olmoe": EXPERTS, "gpt_oss": GPT_OSS, "deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK,
-         "glm4_moe": DEEPSEEK, "gpt2": GPT2, "opt": OPT, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
+         "glm4_moe": DEEPSEEK, "gpt2": GPT2, "opt": OPT, "gpt_neox": NEOX_NAMES, "bert": BERT, "olmo2": OLMO2, "olmo3": OLMO2}
 
 
 def is_buffer(kind, name):

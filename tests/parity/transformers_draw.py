@@ -10,7 +10,7 @@ LATENT = ("deepseek_v2", "deepseek_v3")
 GLM = ("glm4_moe",)
 SHARED = (*LATENT, *GLM)
 MASKED = ("bert", "roberta", "xlm-roberta")
-FAMILIES = ("gpt2", "opt", *ROTARY, *MASKED)
+FAMILIES = ("gpt2", "opt", "gpt_neox", *ROTARY, *MASKED)
 ACTS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "sigmoid")
 ROPES = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0},
          {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
@@ -23,6 +23,8 @@ def sizes(rng, family):
     rotary = family in (*ROTARY, *EXPERTS, *OSS, *SHARED)
     kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if heads % n == 0] + [1, heads]) if rotary else heads
     width = rng.choice((2, 4, 6, 8, 16, 64) if rotary else (1, 3, 4, 7, 16, 64))
+    if family == "gpt_neox":
+        width = rng.choice((8, 16, 64))  # an even part of it is turned
     if rotary and rng.random() < 0.03:
         width = 258
     free = family in ROTARY and family not in ("olmo2", "phi3") and rng.random() < 0.6
@@ -75,6 +77,9 @@ def of_family(rng, family, s, layers, width):
     elif family == "opt":
         more |= {"activation_function": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.6,
                  "pad_token_id": rng.choice((None, 0, 3))}
+    elif family == "gpt_neox":
+        more |= {"hidden_act": rng.choice(ACTS), "tie_word_embeddings": rng.random() < 0.5, "rotary_pct": rng.choice((0.25, 0.5, 1.0)),
+                 "use_parallel_residual": rng.random() < 0.6, "pad_token_id": rng.choice((None, 0, 3))}
     elif family in GLM:
         part = rng.choice((0.25, 0.5, 0.5, 1.0))
         more |= {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default",

@@ -10,18 +10,18 @@ CHOICES = [  # option, what Transformers does, in which files, what that keeps b
      "floats the input in 4 bytes instead of 2: b s h (4 - e)"),
     ("`--recipe plain:gelu-tanh=unfused`", "gelu_new and gelu_fast", "`0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * pow(x, 3))))`",
      "`activations.py`, NewGELUActivation", "tanh(..), 1 + tanh(..) and x/2: 3 L b s f e"),
-    ("`--recipe plain:rope=unfused`", "llama", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
+    ("`--recipe plain:rope=unfused`", "llama and gpt_neox", "`q * cos + rotate_half(q) * sin`, the tables made once in a forward",
      "`models/llama/modeling_llama.py`, apply_rotary_pos_emb", "two tables: 2 s (width of a head) e"),
-    ("`--recipe plain:softmax=f32`", "llama and opt with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
+    ("`--recipe plain:softmax=f32`", "llama, opt and gpt_neox with math attention", "`softmax(..., dtype=torch.float32).to(query.dtype)`",
      "`models/llama/modeling_llama.py`, eager_attention_forward", "of 2-byte floats the weights in 4 bytes beside 2: 4 L a b s^2"),
     ("`--recipe plain:window-mask=kept`", "flash attention with a window of at most s", "`create_sliding_window_causal_mask`, which "
      "scaled_dot_product_attention widens to the input's type in each layer, and `repeat_kv`, as it groups no heads beside a mask",
      "`masking_utils.py`, `integrations/sdpa_attention.py`", "for each such layer the mask, b s^2 e, and of several grouped "
      "heads keys and values as wide as queries: 2 b s (q - k) e (of phi3, whose values are a view of one product: b s (q - 3 k) e)"),
-    ("`--recipe plain:kv-groups=repeated`", "math attention with grouped heads, phi3", "`repeat_kv` of keys and values, and what a "
+    ("`--recipe plain:kv-groups=repeated`", "math attention with grouped heads, phi3, gpt_neox", "`repeat_kv` of keys and values, and what a "
      "batched product copies", "`models/llama/modeling_llama.py`, repeat_kv", "keys and values as wide as queries: "
      "2 L b s (q - k) e, but 0 of one head of one sequence, whose repetition is a view (under autocast a cast copies its "
-     "keys: L s (q - k) e). Of phi3, whose values are a view of one product: a copy of them instead of all of it, "
+     "keys: L s (q - k) e). Of phi3 and gpt_neox, whose values are a view of one product: a copy of them instead of all of it, "
      "if there are several heads and sequences"),
     ("`--recipe plain:expert-form=loop`, not of the recipe", "experts", "`experts_implementation=\"eager\"`: an expert after the other", "`models/qwen3_moe/"
      "modeling_qwen3_moe.py`, Qwen3MoeExperts", "of n rows their weighted outputs, for `index_add`, and 8 bytes less of indices: "
@@ -50,7 +50,7 @@ DIFFERENCES = [  # the rows of differences() in transformers_parity.py
     ("repeated by sdpa", "flash attention of grouped heads wider than 256, s > 1, of l layers without a window of at most s",
      "-2 l b s (q - k) e, phi3: l b s (3 k - q) e; of one head 0, under autocast -l b s (q - k) e", "PyTorch groups heads only up "
      "to 256; else Transformers repeats keys and values, which is a view of one head, unless it is cast."),
-    ("merged by a copy", "phi3, deepseek_v2, deepseek_v3 and glm4_moe with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
+    ("merged by a copy", "phi3, gpt_neox, deepseek_v2, deepseek_v3 and glm4_moe with flash attention, s and heads above 1", "-L b s q e", "Queries turned in part are put together again, row-major, and so "
      "the fused attention's output is; merging the heads copies it. Here the output always lies as the merged heads do."),
     ("mask of checkpoints", "gpt2 with math attention and checkpoints", "-b s^2 e", "The mask is an argument of every layer, which its checkpoint "
      "holds. Here softmax knows which columns are masked from their numbers."),
@@ -102,7 +102,7 @@ NOT_COVERED = """
 - BERT's loss takes the logits as they are (`BertForMaskedLM`), so `--loss` stays native there.
 - With checkpoints the same bytes are kept, but beside them Transformers holds the two tables of cosines and sines throughout backward, in its
   layers' arguments; here each layer makes its own again.
-- Under autocast gpt2, bert, `gelu_new` and `gelu_fast` are not compared: their powers, softmax and layer norms run in f32 on CUDA, and so here,
+- Under autocast gpt2, opt, gpt_neox, bert, `gelu_new` and `gelu_fast` are not compared: their powers, softmax and layer norms run in f32 on CUDA, and so here,
   but in 16 bits on the CPU ([parity.md](parity.md)).
 - Kernels from the Hub (`use_kernel_forward_from_hub`) replace the eager code: then the options' defaults are nearer.
 - On CUDA the same code runs other kernels for attention and norms; what these keep otherwise than on the CPU is in
@@ -118,7 +118,7 @@ def document(figures, version):
     for _, where, formula, why in DIFFERENCES:
         lines.append(f"| {where} | {formula} | {why} |\n")
     lines.append("\n## The figures\n\nBytes kept; \"here\" includes the differences above. Models have two layers, b = 2, s = 64, "
-                 "h = 64, f = 256, v = 256 and 4 heads. All but gpt2, opt and bert have 2 heads of keys. Mixtures have 8 experts of f = 48, 2 for a token. "
+                 "h = 64, f = 256, v = 256 and 4 heads. All but gpt2, opt, gpt_neox and bert have 2 heads of keys. Mixtures have 8 experts of f = 48, 2 for a token. "
                  "DeepSeek's heads are 24 wide, 8 of it turned, with latents of 40 and 32 and values of 16 (sdpa: 24). Its models have one shared "
                  "expert and a first layer of f = 112.\n\n"
                  "| model | attention | floats | Transformers | here, `--recipe hf` | here, without | options of the recipe |\n"

@@ -85,7 +85,7 @@ EIGHT = {"d": 64, "layers": 2, "heads": 4, "kv": 2, "f": 48, "v": 256, "experts"
 DEEP = EIGHT | {"kv": 4, "width": 24, "value": 16, "rope": 8, "rank": 32, "q_rank": 40, "shared": 1, "groups": 4, "met": 2,
                 "dense": 1, "dense_f": 112}
 ODD = {"d": 48, "layers": 3, "heads": 6, "kv": 3, "f": 80, "v": 131}
-DOCUMENTED = ("gpt2", "opt", *ROTARY, "bert")
+DOCUMENTED = ("gpt2", "opt", "gpt_neox", *ROTARY, "bert")
 
 
 def cases():
@@ -95,8 +95,8 @@ def cases():
             yield Case(family, attention, "f32", checkpoint=True)
             for dtype in ("f32", "bf16"):
                 yield Case(family, attention, dtype)
-            # gpt2, opt and bert call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
-            if family not in ("gpt2", "opt", "bert"):
+            # These call operations that PyTorch autocasts otherwise on the CPU than on CUDA.
+            if family not in ("gpt2", "opt", "gpt_neox", "bert"):
                 yield Case(family, attention, "f32", amp=True)
             yield Case(family, attention, "f32", 3, 17, ODD)
     for family in EXPERTS:
@@ -154,7 +154,7 @@ def their_config(case):
         c |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         if case.family != "bert":  # positions come after the padding
             c["max_position_embeddings"] += case.more["pad_token_id"] + 1
-    else:
+    elif case.family != "gpt_neox":
         c |= {"num_key_value_heads": z["kv"], "pad_token_id": 0}
     if case.family in ("qwen3", "gemma", "gemma2", "gemma3_text", *OSS, *GLM) or z.get("head_dim"):
         c["head_dim"] = z.get("width", z["d"] // z["heads"])
@@ -339,7 +339,7 @@ def of_attention(case):
     if not case.causal or case.family == "opt" or case.family == "gpt2" and case.attention == "eager" and copied:
         yield "apart", layers * [3 * q * e], 3 * layers * [q * e]
     e = 2 if case.amp else e
-    if case.family in ("phi3", *SHARED) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
+    if case.family in ("phi3", "gpt_neox", *SHARED) and case.attention == "sdpa" and z["heads"] > 1 and case.s > 1:
         yield "merged by a copy", [], layers * [q * e]
     if case.attention == "sdpa" and z["kv"] < z["heads"] and case.s > 1 and width > 256:
         # Of one head that is a view, whose cast is a copy; under autocast values are cast already.
@@ -375,7 +375,7 @@ def differences(case):
         rows.append(("mask of checkpoints", [], [case.b * case.s**2 * e]))
     if not case.checkpoint:
         rows += of_attention(case)
-        act = {"gpt2": "activation_function", "opt": "activation_function", "bert": "hidden_act"}.get(case.family, "hidden_activation")
+        act = {"gpt2": "activation_function", "opt": "activation_function", "gpt_neox": "hidden_act", "bert": "hidden_act"}.get(case.family, "hidden_activation")
         if case.more.get(act) == "gelu_fast":
             f = 4 * z["d"] if "n_inner" in case.more else z["f"]
             rows.append(("fast gelu", [], 3 * layers * [tokens * f * e]))
@@ -386,7 +386,7 @@ def differences(case):
         q, k = tokens * z["d"], tokens * z["kv"] * width
         wide = (0 if case.checkpoint else 2) * [case.s * width] + (2 * layers + 1) * [q] + layers * [q, k]
         rows.append(("wide norms", [2 * n for n in wide], [4 * n for n in wide]))
-    if (case.family in ("gpt2", "opt") or not case.causal) and e == 2:
+    if (case.family in ("gpt2", "opt", "gpt_neox") or not case.causal) and e == 2:
         norms = 2 * layers + (1 if case.causal else 2)
         rows.append(("norm statistics", 2 * norms * [4 * tokens], 2 * norms * [2 * tokens]))
     return rows

@@ -11,10 +11,11 @@ MT_C_BEGIN
 
 /* Where a block's norms stand. */
 typedef enum mt_norm_place {
-    MT_NORM_PRE,    /* x + f(norm(x)) */
-    MT_NORM_POST,   /* norm(x + f(x)) */
-    MT_NORM_AFTER,  /* x + norm(f(x)); OLMo 2 */
-    MT_NORM_AROUND, /* x + norm(f(norm(x))); Gemma 2 */
+    MT_NORM_PRE,      /* x + f(norm(x)) */
+    MT_NORM_POST,     /* norm(x + f(x)) */
+    MT_NORM_AFTER,    /* x + norm(f(x)); OLMo 2 */
+    MT_NORM_AROUND,   /* x + norm(f(norm(x))); Gemma 2 */
+    MT_NORM_PARALLEL, /* x + attention(norm(x)) + mlp(norm(x)), two norms; GPT-NeoX */
     MT_NORM_PLACE_COUNT
 } mt_norm_place;
 /* Norms of queries and keys, before they are turned (Henry et al. 2020). */
@@ -151,7 +152,8 @@ typedef struct mt_model_config {
     mt_norm_kind norm_kind;
     double norm_eps;   /* 0: 1e-5; bert 1e-12, llama 1e-6 */
     double rope_theta; /* rotary positions (Su et al. 2021) on q and k; llama: 0 is 10000; block and
-                          attention: 0 is none; gpt and bert have learned positions instead */
+                          attention: 0 is none; gpt: 0 is learned positions instead (with kv_rank
+                          it has both), which a bert always has */
     /* Scaled angles, as YaRN (Peng et al. 2023): pairs that turn less than yarn_slow times (0: 1)
      * in a context of yarn_context turn yarn_factor times slower, those that turn more than
      * yarn_fast times (0: 32) as ever; 0: all do. Layers that turn by local_theta do in any case.
@@ -188,6 +190,8 @@ typedef struct mt_model_config {
     mt_attention_form attention;
     bool joint_products; /* one product for q, k and v with rotary positions, too; one for a
                             swiglu's gate and up (Phi-3) */
+    bool qkv_by_head;    /* it makes q, k and v of a head side by side, then the next head's
+                            (GPT-NeoX) */
     bool causal;         /* block and attention */
     int64_t window;      /* causal: a position of a local layer sees so many up to itself; 0: all */
     bool untied;         /* gpt: an untied head instead of the token embedding */

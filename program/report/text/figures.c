@@ -49,7 +49,7 @@ void mti_stack_text(char *buf, size_t n, const mti_workload *w)
         mt_op_form form;
         const char *name;
     } ops[] = {{c.norm_kind != MT_NORM_LAYER, c.ops.rms_norm, "RMS norms"},
-               {c.kind == MT_MODEL_LLAMA, c.ops.rope, "rope"},
+               {mti_is_whole(c.kind) && !mti_learns_positions(&c), c.ops.rope, "rope"},
                {c.mlp == MT_MLP_SWIGLU, c.ops.swiglu, "swiglu"},
                {c.act == MT_ACT_GELU_TANH && mti_feeds(c.kind), c.ops.gelu_tanh, "gelu_tanh"}};
     line l = {.n = 0};

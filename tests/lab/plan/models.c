@@ -146,6 +146,13 @@ mt_model_config mtt_draw_model(uint64_t *seed)
     if (mti_loss_row_of(c.ops.loss)->held && (c.balance_loss > 0 || c.mtp_layers))
         c.ops.loss = MT_LOSS_NATIVE;
     uint64_t apart = *seed;
+    if (gpt && mtt_toss(&apart)) {
+        c.rope_theta = 1000, c.position_offset = 0;
+        if (!c.kv_rank && width > 2 && mtt_toss(&apart))
+            c.rope_dim = 2 * mtt_pick(&apart, 1, (width - 1) / 2);
+    }
+    if (c.joint_products && (!c.kv_heads || c.kv_heads == c.heads))
+        c.qkv_by_head = mtt_toss(&apart);
     if (llama && !c.kv_rank && !c.joint_products && mtt_toss(&apart))
         c.unturned_period = mtt_pick(&apart, 1, 3);
     return c;

@@ -68,7 +68,15 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .ops.loss = MT_LOSS_FORM_COUNT}, "loss", "is 10", "native"},
         {{GPT, .norm_kind = (mt_norm_kind)-1}, "norm_kind", "is -1", "rmsnorm"},
         {{GPT, .mlp = MT_MLP_SWIGLU, .inplace = true}, "inplace", "swiglu", "plain"},
-        {{GPT, .rope_theta = 1e4}, "rope_theta", "is 10000", "gpt has learned positions"},
+        {{GPT, .rope_theta = 1e4, .position_offset = 2},
+         "position_offset",
+         "is 2",
+         "0 with rotary positions"},
+        {{GPT, .qkv_by_head = true}, "qkv_by_head", "is set", "false without joint_products"},
+        {{GPT, .heads = 2, .kv_heads = 1, .joint_products = true, .qkv_by_head = true},
+         "qkv_by_head",
+         "is set",
+         "fewer kv_heads than heads, 2"},
         {{GPT, .kind = MT_MODEL_BLOCK, .rope_theta = NAN}, "rope_theta", "nan", "positive"},
         {{GPT, .kind = MT_MODEL_BLOCK, .heads = 8, .rope_theta = 1e4},
          "rope_theta",
@@ -78,7 +86,7 @@ static void a_bad_field_is_named_with_its_value_and_the_accepted_ones(void **sta
         {{GPT, .kind = MT_MODEL_LLAMA, .norm = MT_NORM_POST},
          "norm",
          "post",
-         "pre, after or around"},
+         "another one than post"},
         {{GPT, .qk_norm = MT_QK_NORM_HEAD}, "qk_norm", "is head", "without rotary"},
         {{GPT, .kind = MT_MODEL_LLAMA, .qk_norm = MT_QK_NORM_WIDTH, .joint_products = true},
          "qk_norm",
@@ -257,8 +265,10 @@ static void json_holds_every_field(void **state)
         rare,
         {GPT, .kind = MT_MODEL_BERT, .position_offset = 2, .padded = true, .pad_token = 2},
         {GPT, .kind = MT_MODEL_LLAMA, .joint_products = true},
-        unfused};
-    for (int i = 0; i < 8; i++) {
+        unfused,
+        {GPT, .norm = MT_NORM_PARALLEL, .rope_theta = 7, .joint_products = true,
+         .qkv_by_head = true}};
+    for (int i = 0; i < 9; i++) {
         char text[MT_MODEL_CONFIG_TEXT], again[MT_MODEL_CONFIG_TEXT];
         mt_model_config back = {0};
         mtt_ok(mt_model_config_to_json(&configs[i], text, sizeof text));
@@ -284,6 +294,8 @@ static void json_holds_every_field(void **state)
         assert_int_equal(back.padded, configs[i].padded);
         assert_int_equal(back.pad_token, configs[i].pad_token);
         assert_int_equal(back.joint_products, configs[i].joint_products);
+        assert_int_equal(back.qkv_by_head, configs[i].qkv_by_head);
+        assert_int_equal(back.norm, configs[i].norm);
         assert_int_equal(back.fused_gelu, configs[i].fused_gelu);
         assert_int_equal(strstr(text, "unfused") != NULL, i == 7);
         assert_memory_equal(&back.ops, &configs[i].ops, sizeof back.ops);

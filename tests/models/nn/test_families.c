@@ -158,6 +158,8 @@ static const mt_model_config variants[] = {
      .rope_order = MT_ROPE_COMPLEX,
      .no_bias = true},
     {.kind = MT_MODEL_MLP, .hidden = 24, .mlp = MT_MLP_SWIGLU},
+    {SMALL, .norm = MT_NORM_PARALLEL, .act = MT_ACT_GELU, .untied = true, .rope_theta = 500,
+     .joint_products = true, .qkv_by_head = true, .rope_dim = 2},
     {SMALL, .kind = MT_MODEL_GPT, .position_offset = 2, .dropout = 0.1, .branch_dropout = true},
 };
 #define N_VARIANTS (sizeof variants / sizeof variants[0])

@@ -39,6 +39,8 @@ static const mt_model_config models[] = {
      .attention = MT_ATTENTION_MATH},
     {SMALL, .kind = MT_MODEL_LLAMA, .kv_heads = 2, .head_dim = 8, .rope_dim = 4,
      .unturned_period = 2},
+    {SMALL, .norm = MT_NORM_PARALLEL, .act = MT_ACT_GELU, .untied = true, .rope_theta = 500,
+     .joint_products = true, .qkv_by_head = true, .head_dim = 8, .rope_dim = 2},
     {SMALL, LATENT, .rope_order = MT_ROPE_PAIRS},
     {SMALL, LATENT, .q_rank = 10, .rope_order = MT_ROPE_COMPLEX, .attention = MT_ATTENTION_MATH,
      .ops = {.rope = MT_OP_UNFUSED, .kv_groups = MT_KV_REPEATED}},

@@ -62,7 +62,8 @@ static void published_files_have_the_published_numbers_of_parameters(void **stat
                  {"qwen3-235b-a22b", 235093634560},
                  {"all-minilm-l6-v2", 22713216},
                  {"opt-125m", 125239296},
-                 {"smollm3-3b", 3075098624}};
+                 {"smollm3-3b", 3075098624},
+                 {"pythia-1b", 1011781632}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mt_model_config c = read_file(cases[i].name);
         mt_device *meta = mt_device_open("meta");
@@ -177,6 +178,9 @@ static void the_files_values_are_in_the_configuration(void **state)
     assert_true(c.attention_cap == 0 && c.logit_cap == 0 && c.attention == MT_ATTENTION_FLASH);
     assert_true(c.window == 512 && c.rope_theta == 1e6 && c.local_theta == 1e4);
     assert_int_equal(c.local_period, 6);
+    c = read_file("pythia-1b");
+    assert_true(c.kind == MT_MODEL_GPT && c.norm == MT_NORM_PARALLEL && c.untied);
+    assert_true(c.joint_products && c.qkv_by_head && c.rope_dim == 64 && c.rope_theta == 1e4);
     c = read_file("smollm3-3b");
     assert_true(c.unturned_period == 4 && c.tied && c.rope_theta == 5e6 && c.window == 0);
     assert_null(strstr(notes, "no_rope"));
@@ -376,13 +380,23 @@ static const struct bad {
     {"{" SMOLLM3 ",\"use_sliding_window\":true}",
      {"\"use_sliding_window\" is true", "false: layers have no windows"},
      MT_ERR_FORMAT},
+    {"{\"model_type\":\"gpt_neox\",\"attention_bias\":false}",
+     {"\"attention_bias\" is false", "true: the model here has biases always"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"gpt_neox\",\"use_parallel_residual\":1}",
+     {"\"use_parallel_residual\" is 1", "true or false"},
+     MT_ERR_FORMAT},
+    {"{\"model_type\":\"gpt_neox\",\"hidden_dropout\":0.1,\"attention_dropout\":0.2}",
+     {"\"hidden_dropout\" is 0.1", "one probability"},
+     MT_ERR_FORMAT},
     {"{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
      {"\"position_embedding_type\"", "absolute"},
      MT_ERR_FORMAT},
     {"{\"model_type\":\"mamba\"}",
-     {"\"mamba\" is unknown", "gpt2, opt, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
-                              "gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, "
-                              "phi3, smollm3, gemma, gemma2, gemma3_text, bert, roberta"},
+     {"\"mamba\" is unknown",
+      "gpt2, opt, gpt_neox, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, "
+      "gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, "
+      "phi3, smollm3, gemma, gemma2, gemma3_text, bert, roberta"},
      MT_ERR_UNSUPPORTED},
     {"{\"architectures\":[\"LlamaGuardForCausalLM\"]}",
      {"\"LlamaGuardForCausalLM\" is unknown", "LlamaForCausalLM"},

@@ -74,9 +74,11 @@ static void an_mlp_keeps_its_input_and_the_activation_and_gelu_one_tensor_more(v
         }
 }
 
-/* Of the second pair of norms, in 16 bits: inputs and statistics. */
+/* In 16 bits: of a second pair of norms inputs and statistics; two norms of one input keep it once.
+ */
 static int64_t kept_around(int norm, sizes z)
 {
+    if (norm == MT_NORM_PARALLEL) return -2 * z.b * z.s * z.d;
     return norm == MT_NORM_AROUND ? 2 * z.b * z.s * (2 * z.d + 8) : 0;
 }
 

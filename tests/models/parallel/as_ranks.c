@@ -77,5 +77,16 @@ const mt_model_config mtt_models[MTT_MODELS] = {
      .ffn = 48,
      .unturned_period = 2}, /* its layers differ */
     {.kind = MT_MODEL_BERT, .hidden = 32, .heads = 4, .layers = 2, .vocab = 61, .context = 16},
+    {.hidden = 32,
+     .heads = 4,
+     .layers = 2,
+     .vocab = 61,
+     .context = 16,
+     .norm = MT_NORM_PARALLEL,
+     .untied = true,
+     .rope_theta = 500,
+     .rope_dim = 2,
+     .joint_products = true,
+     .qkv_by_head = true},
 };
-const char *const mtt_model_names[MTT_MODELS] = {"gpt", "gpt, untied", "llama", "bert"};
+const char *const mtt_model_names[MTT_MODELS] = {"gpt", "gpt, untied", "llama", "bert", "gpt-neox"};

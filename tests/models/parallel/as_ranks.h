@@ -22,7 +22,7 @@ bool mtt_same_files(const char *a, const char *b);
 
 /* Small ones of every kind that ranks share, without dropout; what a test needs otherwise it
  * changes in a copy. */
-enum { MTT_GPT, MTT_GPT_UNTIED, MTT_LLAMA, MTT_BERT, MTT_MODELS };
+enum { MTT_GPT, MTT_GPT_UNTIED, MTT_LLAMA, MTT_BERT, MTT_NEOX, MTT_MODELS };
 extern const mt_model_config mtt_models[MTT_MODELS];
 extern const char *const mtt_model_names[MTT_MODELS];
 /* The head has the embedding's weight. */

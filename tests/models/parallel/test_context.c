@@ -39,6 +39,17 @@ static const mt_model_config models[] = {
      .joint_products = true,
      .rope_dim = 2,
      .dtype = MT_BF16},
+    {.hidden = 32,
+     .heads = 4,
+     .layers = LAYERS,
+     .vocab = 48,
+     .context = S,
+     .norm = MT_NORM_PARALLEL,
+     .untied = true,
+     .rope_theta = 500,
+     .rope_dim = 2,
+     .joint_products = true,
+     .qkv_by_head = true},
     {.kind = MT_MODEL_BERT,
      .hidden = 32,
      .heads = 4,
@@ -115,7 +126,7 @@ static void weights_have_a_column_for_each_key_that_is_seen(void **state)
     (void)state;
     const int64_t c = 4, e = sizeof(float);
     for (int causal = 0; causal < 2; causal++) {
-        mt_model_config m = models[causal ? 1 : 4];
+        mt_model_config m = models[causal ? 1 : N_MODELS - 1];
         m.attention = MT_ATTENTION_MATH;
         m.dropout = 0;
         for (int64_t r = 0; r + 1 < c; r++) {

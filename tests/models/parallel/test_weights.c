@@ -82,6 +82,8 @@ static int64_t place(const mt_model_config *c, const mt_parallel *h, const char 
     bool bias = ends(name, "bias"), a = strstr(name, "lora_A"), b = strstr(name, "lora_B");
     if (t == 1 || a)
         j += a && (strstr(name, "proj") || strstr(name, "down")) ? r * cols : 0;
+    else if (strstr(name, ".qkv.") && c->qkv_by_head)
+        i += r * rows;
     else if (strstr(name, ".qkv.") || (c->kind == MT_MODEL_BLOCK && strstr(name, "qkv")))
         i = row_in((const int64_t[]){q, k, k}, 3, t, r, i);
     else if (strstr(name, "gate_up"))

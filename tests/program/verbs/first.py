@@ -112,7 +112,7 @@ def models_have_the_names_that_people_give_them():
                          "upstage/SOLAR-10.7B-Instruct-v1.0": "solar-10.7b", "openlm-research/open_llama_3b": "open-llama-3b",
                          "facebook/opt-1.3b": "opt-1.3b", "facebook/OPT-13B": "opt-13b",
                          "microsoft/DialoGPT-medium": "gpt2-medium", "HuggingFaceTB/SmolLM-1.7B": "smollm2-1.7b",
-                         "HuggingFaceTB/SmolLM3-3B-Base": "smollm3-3b"}.items():
+                         "HuggingFaceTB/SmolLM3-3B-Base": "smollm3-3b", "EleutherAI/pythia-1.4b-deduped": "pythia-1.4b"}.items():
         p, wanted = (run("profile", m, "-s", 8, "--json", "-", env=ENV) for m in (name, preset))
         equal((p.returncode, p.stdout), (0, wanted.stdout), f"{name}: {p.stderr}")
         check(f"{name} is taken for this preset" in p.stderr and preset in p.stderr, f"{name}: it says so: {p.stderr}")

@@ -209,7 +209,7 @@ refused(["tensor is 2", "norms of q and k"], "profile", CONFIGS / "olmo-2-7b.jso
 with tempfile.TemporaryDirectory() as folder:
     bad = os.path.join(folder, "my-model.json")
     Path(bad).write_text('{"model_type":"jamba"}')
-    refused(["jamba", "gpt2, opt, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, phi3, smollm3, gemma, gemma2, gemma3_text, bert, roberta"], "profile", bad)
+    refused(["jamba", "gpt2, opt, gpt_neox, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2, glm4_moe, olmo2, olmo3, phi3, smollm3, gemma, gemma2, gemma3_text, bert, roberta"], "profile", bad)
     Path(bad).write_text('{"model_type":"gpt2","n_embd":')
     refused(["line 1"], "profile", bad)
     llama_2 = (CONFIGS / "llama-2-7b.json").read_text()
