@@ -21,7 +21,8 @@ static bool may_be_several(const mti_options *o, int64_t n)
 /* Whether it is GPT-2 with the attention that Transformers had for it alone until 4.44. */
 static bool is_eager_gpt2(const mti_options *o, const mt_model_config *c)
 {
-    return has(o, OF_TRANSFORMERS) && c->kind == MT_MODEL_GPT && c->attention == MT_ATTENTION_MATH;
+    return has(o, OF_TRANSFORMERS) && c->kind == MT_MODEL_GPT && mti_learns_positions(c) &&
+           !c->position_offset && c->attention == MT_ATTENTION_MATH;
 }
 
 static bool trains_all(const mti_workload *w)

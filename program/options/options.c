@@ -77,6 +77,8 @@ static bool read_name(mti_options *o, const char *word, char **argv, int *i)
     const bool model =
         !r && o->verb != MTI_COMPARE && mti_verb_takes_model(o->verb) && mti_foreign_model(name);
     if (model && !value) value = argv[++*i];
+    if (model && o->workload.name)
+        return mti_options_refuse(o, "--%s: MODEL is \"%.80s\" already", name, o->workload.name);
     if (model && !value)
         return mti_options_refuse(o, "--%s: this option needs a value, MODEL", name);
     if (model) return read_operand(o, value);

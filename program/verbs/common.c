@@ -89,11 +89,15 @@ bool mti_complete_within_gpu(mti_options *o, mt_model_config *base)
 {
     mt_gpu gpu;
     if (!mti_complete_for_gpu(o, base)) return false;
-    if (!o->gpu.name || mti_is_given(o, MTI_O_CAPACITY)) return true;
+    if (!o->gpu.name) return true;
     if (!mti_find_gpu(o, &gpu)) {
         mti_options_refuse(o, "--%.900s", mt_last_error()); /* it begins with "gpu" */
         mt_clear_error();
         return false;
+    }
+    if (mti_is_given(o, MTI_O_CAPACITY)) {
+        mti_append(o->notes, sizeof o->notes, "--capacity is taken for what %s has\n", gpu.name);
+        return true;
     }
     const size_t aside = mti_kept_aside(o, &gpu, gpus_of(&o->workload.parallel));
     if (aside >= gpu.memory)

@@ -217,16 +217,16 @@ class AdamW(ctypes.Structure):
                 ("master", BOOL), ("moments", I), ("paged", BOOL), ("form", I), ("host", BOOL)]
 
 
-def routed_apart(model, generator):
-    """Draws tokens until no expert that is chosen is within 0.002 of one that isn't: two that nearly tie are chosen by
-    rounding, which differs among processors, and the losses of all later steps with them."""
+def routed_apart(model, generator, least=2e-3):
+    """Draws tokens until the scores of experts that are chosen are so far above those of others: two that nearly tie are
+    chosen by rounding, which differs among processors, and all that follows with them."""
     while True:
         x = torch.randint(0, 31, TOKENS, generator=generator)
         with torch.no_grad():
             scores = model(input_ids=x, output_router_logits=True).router_logits
-        best = [s.sort(descending=True).values for s in scores]
+        best = [s.float().sort(descending=True).values for s in scores]
         k = model.config.num_experts_per_tok
-        if min((s[:, k - 1] - s[:, k]).min().item() for s in best) > 2e-3:
+        if min((s[:, k - 1] - s[:, k]).min().item() for s in best) > least:
             return x
 
 

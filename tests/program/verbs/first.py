@@ -52,7 +52,7 @@ def words_of_other_programs_mean_ours():
         equal([run("profile", f"--{word}", "gpt2", "-s", 8, "--json", "-").stdout, run("profile", "-s", 8, f"--{word.replace('-', '_')}=gpt2", "--json", "-").stdout],
               [alone] * 2, f"--{word} gpt2 is gpt2")
         refused([f"--{word}: ", "needs a value, MODEL"], "profile", f"--{word}")
-    refused(["MODEL is \"gpt2\" already"], "profile", "gpt2", "--model", "bert")
+    refused(["--model: MODEL is \"gpt2\" already"], "profile", "gpt2", "--model", "bert")
     for name in ("8xa100", "8 x A100", "8X a100-80"):
         refused([f'"{name}" is a number of GPUs; give --gpu a100-80 --gpus 8'], "fit", "gpt2", "--gpu", name)
     refused(["give --gpu a100-80, and how 8 divide the model: --dp"], "profile", "gpt2", "--gpu", "8xa100")

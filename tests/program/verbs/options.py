@@ -81,6 +81,7 @@ NEEDED_BY = {("serve", "recipe"): ["--kv-heads", 2, "--attention", "math"], ("fi
               ("explain", "qlora"): ["--lora-rank", 3, "-v"],  # it shows in weights, op by op
               # blocks of memory hide what smaller weights save
               **{("sweep", option): ["--lora-rank", 3, "--qlora", "-d", 128] for option in ("qlora-double", "codes")},
+              ("profile", "keep-aside"): ["--outside", "--gpu", "h100"], ("plan", "keep-aside"): ["--gpu", "h100"],
               ("plan", "gpus"): NEEDED["utilisation"], ("plan", "svg"): ["--budget", "1GB"], ("plan", "master-weights"): ["--optimizer", "adamw"],
               ("plan", "gemm-workspace"): ["--capacity", "10MB"],
               # what is reserved shows where it takes more than one segment, and of a training run in its snapshot
@@ -344,6 +345,8 @@ def base_of(verb, mode, base, option):
         base = LAST_RANK
     if (verb, mode, option) == ("sweep", "one rank of several", "untied"):  # of stages the last has a head's weight anyway
         base = base[:base.index("--pp")] + base[base.index("--pp") + 2:]
+    if (verb, mode, option) == ("plan", "capacity", "gpu"):  # which the capacity stands for
+        base = base[:base.index("--capacity")]
     if verb == "sweep" and option in FIRST_ROW:
         return [*base, "--row", "a:"], needed
     return base, needed
@@ -405,6 +408,8 @@ def main():
     options = {verb: listed(verb) for verb in VERBS}
     every = sorted(set().union(*options.values()))
     equal(sorted(set(every) - set(VALUES)), [], "options without a value in VALUES")
+    card = json.loads(run("fit", "gpt2", "--gpu", "rtx3060", "--json", "-").stdout)
+    VALUE_OF["sweep", "gpu"] = f"rtx3060:keep-aside={card['capacity'] + card['kept_aside'] - 2**20}"  # what is left is too small for any row
     equal(sorted(set(VALUES) - set(every)), [], "values for options that no longer exist")
     seen = {}
 

@@ -367,12 +367,20 @@ def interrupted_before_it_is_measured():
     equal(p.out.count("stopped before"), 6 * (steps == 1), f"rows after {steps} steps: {p.out}")
 
 
+def catches(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
+
+
 def without_a_reader():
     """`mpirun ... | head -1`: mpirun is killed by SIGPIPE, and what watches over the ranks after it."""
     name = inside("unread.safetensors")
     p = start((2, [], [*ENDLESS[:-1], "--save", name]))
     p.stdout.readline()
     pairs = workers(p, 2)
+    # A rank that doesn't train yet ends with the process that watches over it.
+    until(lambda: all(catches(pid, signal.SIGTERM) for _, pid in pairs.values()), "ranks that catch signals")
+    time.sleep(0.5)  # what follows in the program is a line
     p.stdout.close()
     p.kill()
     p.wait()
